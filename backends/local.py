@@ -1,0 +1,327 @@
+"""Runs on this machine: one worker process per job, in named slots.
+
+Everything that must survive the planner is in the job folders: a new `Local` on the same folders goes on where the
+last one was killed.  Workers are detached; closing the planner leaves them running.
+
+Options: `slots` (number of runs at once; default: one per GPU, else the number of CPU cores) or `gpus` (a list of
+CUDA device numbers, GPU or MIG identifiers: one slot each); `threads_per_slot` (CPU threads of a run; default: the
+cores shared out, 0: no limit); `grace_seconds` between SIGTERM and SIGKILL; `env` (environment variables for the
+trainer); `trainer` or `command` (see `backends.worker`).  All other options are the trainer's.
+"""
+
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backends import attempts, processes, slots
+from backends.jobfile import TERMINATED, TIME_LIMIT, JobFolder, read_result
+from backends.jsonfile import as_cost, plain, read_json, write_json
+from backends.worker import DEFAULT_GRACE
+from planner.execution import BackendError, Job, Report
+from planner.records import RunState
+
+# How long a worker may be late with its own SIGKILL before the backend kills it as well.
+MARGIN_SECONDS = 10.0
+
+
+@dataclass(eq=False)
+class _Entry:
+    """What this process knows of one attempt beside its files."""
+
+    handle: str
+    folder: JobFolder
+    attempt: int
+    slot: str | None = None  # while it may occupy one
+    pid: int | None = None  # of the worker, if this process started it
+    status: int | None = None  # its exit code, once reaped
+    final: Report | None = None
+
+
+class Local:
+    """Backend "local"; see the module."""
+
+    simulated = False
+
+    def __init__(self, options: Mapping[str, Any], study_dir: Path) -> None:
+        self.options = dict(options)
+        self.study_dir = Path(study_dir).resolve()
+        self._slot_environment = slots.slots_from(self.options)
+        self.slots = len(self._slot_environment)
+        self.grace = slots.number(self.options, "grace_seconds", DEFAULT_GRACE)
+        self._entries: dict[str, _Entry] = {}
+        self._queue: deque[_Entry] = deque()
+        self._adopted: set[Path] = set()
+
+    # ---- the three verbs ----
+
+    def submit(self, job: Job) -> str:
+        """Starts the job, or queues it until a slot is free.
+
+        A job that is alive, has a result or has ended in this attempt is left alone: poll its handle.
+        Raises `BackendError` when nothing says what to run, or when the job folder cannot be written.
+        """
+        folder = JobFolder(Path(job.folder).resolve())
+        content = self._content(job)
+        self._adopt_siblings(folder.path.parent)
+        working = self._working_entry(folder)
+        if working is not None:
+            return working.handle
+        handle = self._handle(folder, job.attempt)
+        try:
+            if not self._prepare(folder, content):
+                return handle
+        except OSError as error:
+            raise BackendError(f"cannot write the job folder {folder.path}: {error}") from error
+        # A handle may come back after its folder was set aside; what was known of it is void.
+        self._entries[handle] = _Entry(handle=handle, folder=folder, attempt=job.attempt)
+        self._queue.append(self._entries[handle])
+        self._start_ready()
+        return handle
+
+    def poll(self, handles: Sequence[str]) -> list[Report]:
+        entries = [self._entry_of(handle) for handle in handles]
+        self._start_ready()
+        return [
+            self._observe(entry) if entry is not None else _unknown_report(handle)
+            for handle, entry in zip(handles, entries, strict=True)
+        ]
+
+    def cancel(self, handle: str) -> None:
+        """Asks the worker to end its trainer: SIGTERM, the grace, SIGKILL.  `CANCELLED` is reported after the death."""
+        entry = self._entry_of(handle)
+        if entry is None or entry.final is not None or attempts.is_over(entry.folder, entry.attempt):
+            return
+        write_json(entry.folder.cancel, {"at": time.time()})
+        if entry in self._queue:
+            self._queue.remove(entry)
+            attempts.write_ending(entry.folder, entry.attempt, TERMINATED, "cancelled")
+
+    def close(self) -> None:
+        """Forgets the runs without touching them; they go on and can be polled by another `Local`."""
+        for entry in self._entries.values():
+            self._reap(entry)
+        self._entries.clear()
+        self._queue.clear()
+
+    # ---- what is known ----
+
+    def _content(self, job: Job) -> dict[str, Any]:
+        options = self.options | dict(job.options) | {"grace_seconds": self.grace}
+        if (options.get("trainer") is None) == (options.get("command") is None):
+            raise BackendError(
+                'backend "local" needs trainer = "module:function" or command = ["program", "argument", ...],'
+                f" one of them; got trainer={options.get('trainer')!r}, command={options.get('command')!r}"
+            )
+        content: dict[str, Any] = plain(
+            {
+                "run_id": job.run_id,
+                "attempt": job.attempt,
+                "domain": job.design.domain,
+                "axes": dict(job.design.axes),
+                "seed": job.design.seed,
+                "max_cost": job.max_cost,
+                "deadline_seconds": job.deadline_seconds,
+                "checkpoints": str(JobFolder(Path(job.folder).resolve()).checkpoints),
+                "working_folder": str(self.study_dir),
+                "options": options,
+            }
+        )
+        return content
+
+    def _prepare(self, folder: JobFolder, content: Mapping[str, Any]) -> bool:
+        """Writes job.json; False if this attempt is over, or started once and must be judged by `poll`."""
+        known, attempt = read_json(folder.job), int(content["attempt"])
+        if known is not None and attempts.is_stale(folder, known, content):
+            attempts.set_aside(folder)
+            known = None
+        if known is not None and attempts.is_over(folder, attempt):
+            return False
+        if known is not None and known.get("attempt") == attempt:
+            return attempts.process_note(folder, attempt) is None
+        attempts.clear_for_attempt(folder)
+        write_json(folder.job, content)
+        return True
+
+    def _handle(self, folder: JobFolder, attempt: int) -> str:
+        path = folder.path
+        if path.is_relative_to(self.study_dir):
+            path = path.relative_to(self.study_dir)  # so that a study can be moved
+        return f"{attempt}:{path.as_posix()}"
+
+    def _entry_of(self, handle: str) -> _Entry | None:
+        """The entry of a handle, also of one that another process was given; None if its folder is gone."""
+        if handle in self._entries:
+            return self._entries[handle]
+        match = re.fullmatch(r"(\d+):(.+)", handle, re.DOTALL)
+        folder = JobFolder(self.study_dir / match[2]) if match else None
+        job = read_json(folder.job) if folder else None
+        if match is None or folder is None or job is None:
+            return None
+        self._adopt_siblings(folder.path.parent)
+        attempt = int(match[1])
+        entry = self._entries.setdefault(handle, _Entry(handle=handle, folder=folder, attempt=attempt))
+        never_started = attempts.process_note(folder, attempt) is None and not folder.cancel.exists()
+        if job.get("attempt") == attempt and never_started and not attempts.is_over(folder, attempt):
+            self._queue.append(entry)  # it was waiting for a slot when its planner died
+        return entry
+
+    def _adopt_siblings(self, parent: Path) -> None:
+        """Finds the workers that an earlier planner left running beside, because they hold slots."""
+        if parent in self._adopted:
+            return
+        self._adopted.add(parent)
+        for path in sorted(parent.glob("*/process.json")):
+            self._working_entry(JobFolder(path.parent))
+
+    def _working_entry(self, folder: JobFolder) -> _Entry | None:
+        """The entry of the attempt that is alive or waiting in `folder`."""
+        for entry in self._entries.values():
+            if entry.folder.path == folder.path and (entry in self._queue or self._is_alive(entry)):
+                return entry
+        note = read_json(folder.process)
+        if note is None or not isinstance(note.get("attempt"), int) or not attempts.is_working(folder, note):
+            return None
+        handle = self._handle(folder, note["attempt"])
+        slot = str(note.get("slot")) if attempts.is_local(note) else None
+        self._entries[handle] = _Entry(handle=handle, folder=folder, attempt=note["attempt"], slot=slot)
+        return self._entries[handle]
+
+    def _is_alive(self, entry: _Entry) -> bool:
+        self._reap(entry)
+        if entry.pid is not None and entry.status is None:
+            return True
+        note = attempts.process_note(entry.folder, entry.attempt)
+        return note is not None and attempts.is_working(entry.folder, note)
+
+    def _reap(self, entry: _Entry) -> None:
+        """Takes the exit code of a worker that this process started, so that no zombie stays."""
+        if entry.pid is None or entry.status is not None:
+            return
+        try:
+            pid, status = os.waitpid(entry.pid, os.WNOHANG)
+        except ChildProcessError:
+            entry.pid = None  # somebody else in this process waited for it
+            return
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            entry.status = code if code >= 0 else 128 - code
+
+    # ---- slots ----
+
+    def _start_ready(self) -> None:
+        busy = []
+        for entry in self._entries.values():
+            if entry.slot is not None and not self._is_alive(entry):
+                entry.slot = None
+            if entry.slot is not None:
+                busy.append(entry.slot)
+        free = [name for name in self._slot_environment if name not in busy]
+        # Slots of an earlier configuration count as well: the machine is not larger than it is.
+        for name in free[: max(0, self.slots - len(busy))]:
+            if not self._queue:
+                return
+            self._start(self._queue.popleft(), name)
+
+    def _start(self, entry: _Entry, slot: str) -> None:
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            # Not `subprocess`: its object would have to be kept, and warns, when the planner leaves a worker behind.
+            entry.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-P", "-m", "backends.worker", str(entry.folder.path)],
+                self._worker_environment(entry, slot),
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, str(entry.folder.log), append, 0o644),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+                setsid=True,
+            )
+            entry.slot = slot
+        except OSError as error:
+            attempts.write_ending(entry.folder, entry.attempt, 1, f"cannot start a worker: {error}")
+
+    def _worker_environment(self, entry: _Entry, slot: str) -> dict[str, str]:
+        environment = dict(os.environ) | self._slot_environment[slot] | {"PLANNER_SLOT": slot}
+        job = read_json(entry.folder.job) or {}
+        extra = (job.get("options") or {}).get("env") or {}
+        environment |= {str(name): str(value) for name, value in extra.items()}
+        root = Path(__file__).resolve().parents[1]
+        if root.name not in ("site-packages", "dist-packages"):
+            # A checkout: the planner found it through its own search path, which the worker does not inherit.
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(root)]))
+        return environment
+
+    # ---- reports ----
+
+    def _observe(self, entry: _Entry) -> Report:
+        if entry.final is not None:
+            return entry.final
+        # In this order: a result that is not there after the death will never come.
+        alive = self._is_alive(entry)
+        try:
+            result, broken = read_result(entry.folder.result), ""
+        except ValueError as error:
+            result, broken = None, f"the trainer's result is not valid: {error}"
+        if result is not None:
+            entry.final = attempts.result_report(entry.folder, entry.handle, result)
+        elif alive:
+            self._enforce_limits(entry)
+            note = attempts.process_note(entry.folder, entry.attempt)
+            started = note is not None and note.get("trainer_pid") is not None
+            return attempts.report(entry.folder, entry.handle, RunState.RUNNING if started else RunState.SUBMITTED)
+        elif entry in self._queue:
+            message = "waiting for a free slot"
+            return attempts.report(entry.folder, entry.handle, RunState.SUBMITTED, message=message)
+        else:
+            return self._observe_end(entry, broken)
+        return entry.final
+
+    def _observe_end(self, entry: _Entry, broken: str) -> Report:
+        """The report of an attempt that is dead and left no valid result."""
+        folder, handle = entry.folder, entry.handle
+        ending = attempts.ending(folder, entry.attempt) or {}
+        code = ending.get("code", entry.status)
+        if folder.cancel.exists() or ending.get("reason") == "cancelled":
+            note = attempts.process_note(folder, entry.attempt)
+            if note is not None and not processes.kill_family(note.get("token"), [], timeout=0.0):
+                message = "cancelled; waiting for its processes to die"
+                return attempts.report(folder, handle, RunState.RUNNING, message=message)
+            entry.final = attempts.report(folder, handle, RunState.CANCELLED, message="cancelled")
+        elif broken:
+            entry.final = attempts.report(folder, handle, RunState.FAILED, message=broken)
+        elif code is None:
+            message = "its processes are gone and left no record (killed together, or the machine was restarted)"
+            entry.final = attempts.report(folder, handle, RunState.LOST, message=message)
+        else:
+            entry.final = attempts.exit_report(folder, handle, int(code), ending.get("reason"))
+        return entry.final
+
+    def _enforce_limits(self, entry: _Entry) -> None:
+        """Kills what should be dead by now, in case the worker is stopped, hung or killed itself."""
+        note = attempts.process_note(entry.folder, entry.attempt)
+        if note is None or not attempts.is_local(note):
+            return
+        now, job = time.time(), read_json(entry.folder.job) or {}
+        deadline = as_cost(job.get("deadline_seconds"))
+        late = self.grace + MARGIN_SECONDS
+        if entry.folder.cancel.exists() and now > entry.folder.cancel.stat().st_mtime + late:
+            code, reason = TERMINATED, "cancelled"
+        elif deadline is not None and now > float(note["started_at"]) + deadline + late:
+            code, reason = TIME_LIMIT, "deadline"
+        else:
+            return
+        # Written first: the worker will not live to do it.
+        attempts.write_ending(entry.folder, entry.attempt, code, reason)
+        processes.kill_family(note.get("token"), attempts.roots(note), timeout=0.0)
+
+
+def _unknown_report(handle: str) -> Report:
+    name = handle.rpartition("/")[2].rpartition(":")[2]
+    return Report(run_id=name, handle=handle, state=RunState.LOST, message=f"no job folder for handle {handle!r}")

@@ -1,0 +1,94 @@
+"""Which processes are alive and how to end all of them: by identity, never by a bare pid."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TOKEN = "PLANNER_TOKEN"  # in the environment of a trainer and of everything it starts, also outside its group
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def identity(pid: int) -> str | None:
+    """What tells this process from a later one with the same pid; None if there is none, or only a zombie.
+
+    The start time in kernel ticks since boot, with the boot's own id: unlike a wall-clock start it does not move when
+    the clock is set.
+    """
+    if sys.platform.startswith("linux"):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        # The command name stands in parentheses and may itself hold spaces and parentheses.
+        fields = stat.rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else f"{_boot()}:{fields[19]}"
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
+    except psutil.Error:
+        return None
+
+
+def is_alive(pid: Any, known_identity: Any) -> bool:
+    return isinstance(pid, int) and pid > 0 and known_identity is not None and identity(pid) == known_identity
+
+
+def family(token: str | None, roots: Iterable[tuple[Any, Any]]) -> list[Any]:
+    """The live processes (`psutil.Process`) of a run, without the caller.
+
+    `roots` are (pid, identity).  Taken together: the roots, their descendants, and whatever carries the run's token in
+    its environment, which also finds processes that left the group or lost their parent.
+    """
+    import psutil
+
+    found: dict[int, Any] = {}
+    for pid, known in roots:
+        if is_alive(pid, known):
+            try:
+                process = psutil.Process(pid)
+                found.update({child.pid: child for child in [process, *process.children(recursive=True)]})
+            except psutil.Error:
+                continue
+    for process in psutil.process_iter() if token else ():
+        try:
+            if process.environ().get(TOKEN) == token:
+                found[process.pid] = process
+        except (psutil.Error, OSError):
+            continue  # gone, or another user's
+    found.pop(os.getpid(), None)
+    return [process for process in found.values() if identity(process.pid) is not None]
+
+
+def kill_family(token: str | None, roots: Iterable[tuple[Any, Any]], *, timeout: float) -> bool:
+    """SIGKILL to the whole family, again until nothing is left or `timeout` seconds are over; True if nothing is left.
+
+    With `timeout=0` it never waits, and True means that there was nothing to kill.
+    """
+    import psutil
+
+    roots = list(roots)
+    end = time.monotonic() + timeout
+    while members := family(token, roots):
+        for process in members:
+            try:
+                process.send_signal(signal.SIGKILL)
+            except psutil.Error:
+                continue
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.02)
+    return True
