@@ -1,0 +1,140 @@
+"""What a recipe is optimised over: a posynomial cost, a box of axis values, and where to start the search."""
+
+import dataclasses
+
+import numpy as np
+import scipy.optimize
+
+# The search starts from the best of this many points in each region of the affordable set.
+POINTS_PER_START = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Posynomial:
+    """The cost sum_k coefficients[k] * prod_a x_a^powers[k, a] of one run, in units of the budget.
+
+    `coefficients` is (K,), finite and not negative, at least one of them positive; `powers` is (K, A), any real
+    numbers.  A coefficient of zero removes its term.  Raises `ValueError` on anything else.
+    """
+
+    coefficients: np.ndarray
+    powers: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", np.asarray(self.coefficients, dtype=np.float64))
+        object.__setattr__(self, "powers", np.asarray(self.powers, dtype=np.float64))
+        if self.coefficients.ndim != 1 or self.powers.ndim != 2 or len(self.coefficients) != len(self.powers):
+            raise ValueError(
+                f"cost: need coefficients (K,) and powers (K, A), got shapes {self.coefficients.shape}"
+                f" and {self.powers.shape}"
+            )
+        good = np.isfinite(self.coefficients) & (self.coefficients >= 0)
+        if not good.all() or not self.coefficients.any():
+            raise ValueError(f"cost: coefficients must be finite, >= 0 and not all zero, got {self.coefficients}")
+        if not np.isfinite(self.powers).all():
+            raise ValueError(f"cost: powers must be finite, got {self.powers.tolist()}")
+
+    @property
+    def log_coefficients(self) -> np.ndarray:
+        """(K,), minus infinity for a term that is switched off."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.coefficients)
+
+    def log_terms(self, log_x: np.ndarray) -> np.ndarray:
+        """Log of every term at `log_x` (..., A), natural logs; (..., K)."""
+        return self.log_coefficients + np.asarray(log_x) @ self.powers.T
+
+    def log_cost(self, log_x: np.ndarray) -> np.ndarray:
+        """Natural log of the cost at `log_x` (..., A); (...)."""
+        return np.logaddexp.reduce(self.log_terms(log_x), axis=-1)
+
+    def elasticity(self, log_x: np.ndarray) -> np.ndarray:
+        """d log cost / d log x_a at `log_x` (..., A); (..., A)."""
+        terms = self.log_terms(log_x)
+        weights = np.exp(terms - terms.max(axis=-1, keepdims=True))
+        return (weights / weights.sum(axis=-1, keepdims=True)) @ self.powers
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Bounds of the axes, (A,) each, natural logs of raw units; an axis with low == high is held fixed."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", np.asarray(self.low, dtype=np.float64))
+        object.__setattr__(self, "high", np.asarray(self.high, dtype=np.float64))
+        if self.low.ndim != 1 or self.low.shape != self.high.shape:
+            raise ValueError(f"box: need low (A,) and high (A,), got shapes {self.low.shape} and {self.high.shape}")
+        if not (np.isfinite(self.low) & np.isfinite(self.high) & (self.low <= self.high)).all():
+            raise ValueError(f"box: need finite low <= high on every axis, got low={self.low}, high={self.high}")
+
+    @property
+    def width(self) -> np.ndarray:
+        return self.high - self.low
+
+
+def cheapest_point(cost: Posynomial, box: Box) -> np.ndarray:
+    """The point of the box that costs least, (A,) natural logs; the middle along an axis that costs nothing."""
+    powers = cost.powers[cost.coefficients > 0]
+    rising, falling = (powers >= 0).all(axis=0), (powers <= 0).all(axis=0)
+    middle = box.low + 0.5 * box.width
+    start = np.where(rising & falling, middle, np.where(rising, box.low, np.where(falling, box.high, middle)))
+    if (rising | falling).all():
+        return start
+    found = scipy.optimize.minimize(
+        cost.log_cost, start, jac=cost.elasticity, bounds=np.stack([box.low, box.high], axis=1), method="L-BFGS-B"
+    )
+    return np.clip(found.x, box.low, box.high)
+
+
+def largest_step(cost: Posynomial, log_budget: float, origin: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """The largest s in [0, 1] with cost(origin + s * direction) <= budget, by bisection; (...).
+
+    `origin` and `direction` broadcast to (..., A).  The log cost is convex, so from an affordable origin there is
+    only one crossing; 0 where the origin itself is too dear.
+    """
+    shape = np.broadcast_shapes(origin.shape, direction.shape)[:-1]
+    below, above = np.zeros(shape), np.ones(shape)
+    whole = cost.log_cost(origin + direction) <= log_budget
+    for _ in range(60):
+        middle = 0.5 * (below + above)
+        affordable = cost.log_cost(origin + middle[..., None] * direction) <= log_budget
+        below, above = np.where(affordable, middle, below), np.where(affordable, above, middle)
+    return np.where(whole, 1.0, below)
+
+
+def start_points(cost: Posynomial, log_budget: float, box: Box, num_starts: int) -> np.ndarray:
+    """Points to start the search from, one group per start; (num_starts, POINTS_PER_START, A) natural logs.
+
+    Rays from the cheapest point through a low-discrepancy sequence (R. Kronecker's, with the generalised golden
+    ratio) end where the budget or the box ends; every fourth is cut in half, for optima that leave budget
+    unspent.  The points are then split into compact groups, so that each start explores a region of its own.
+    """
+    num_axes = len(box.low)
+    golden = 2.0
+    for _ in range(64):
+        golden = (1.0 + golden) ** (1.0 / (num_axes + 1))
+    index = np.arange(1, num_starts * POINTS_PER_START + 1)
+    unit = np.mod(0.5 + index[:, None] * golden ** -np.arange(1.0, num_axes + 1), 1.0)
+
+    origin = cheapest_point(cost, box)
+    direction = box.low + unit * box.width - origin
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(direction > 0, box.high - origin, origin - box.low) / np.abs(direction)
+    reach = np.min(np.where(direction == 0, np.inf, room), axis=1)
+    direction = direction * np.where(np.isfinite(reach), reach, 0.0)[:, None]
+    step = largest_step(cost, log_budget, origin, direction) * np.where(index % 4 == 0, 0.5, 1.0)
+    points = np.clip(origin + step[:, None] * direction, box.low, box.high)
+    return np.stack(_compact_groups(points, num_starts))
+
+
+def _compact_groups(points: np.ndarray, num_groups: int) -> list[np.ndarray]:
+    """Splits `points` into equal groups by cutting the widest axis again and again."""
+    if num_groups == 1:
+        return [points]
+    order = np.argsort(points[:, np.argmax(np.ptp(points, axis=0))], kind="stable")
+    left = num_groups // 2
+    cut = left * len(points) // num_groups
+    return _compact_groups(points[order[:cut]], left) + _compact_groups(points[order[cut:]], num_groups - left)
