@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from planner.spec.axis import KNOWN_ROLES, AxisSection
 from planner.spec.fields import Complaint
-from planner.spec.sections import KNOWN_ROLES, AxisSection
 
 # Column names with a meaning of their own in result tables and on the command line.
 RESERVED_NAMES = (
@@ -132,10 +132,21 @@ def _simplex_complaints(axes: Sequence[Mapping[str, Any]]) -> Iterator[Complaint
             groups.setdefault(axis["simplex"], []).append(index)
     for group, members in groups.items():
         key = f"axes[{members[0]}].simplex"
+        for i in members:
+            for name in ("values", "integer"):
+                if axes[i].get(name):
+                    hint = f"remove {name}; list allowed mixtures as rows of a [pool] file"
+                    yield Complaint(f"axes[{i}].{name}", axes[i][name], "does not go with shares that sum to 1", hint)
+        if len({axes[i].get("step") for i in members}) > 1:
+            yield Complaint(key, group, "its axes have different steps", "give all the same step, or none")
         if len(members) == 1:
             yield Complaint(key, group, "only this axis is in the group", "name the same simplex on the other shares")
             continue
         low = sum(_number(axes[i].get("low")) or 0.0 for i in members)
+        step = _number(axes[members[0]].get("step"))
+        if step is not None and step > 0 and abs((1 - low) / step - round((1 - low) / step)) > 1e-6:
+            rule = f"1 less the low bounds is {1 - low:g}, not a whole number of steps of {step:g}"
+            yield Complaint(f"axes[{members[0]}].step", step, rule, "change step or the low bounds")
         highs = [_number(axes[i].get("high")) for i in members]
         high = sum(1.0 if h is None else h for h in highs)
         if low > 1 + 1e-9:

@@ -6,8 +6,15 @@ import math
 from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
 
+import pydantic
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
+
+
+class Section(pydantic.BaseModel):
+    """Settings shared by all sections: immutable, no unknown keys, no silent conversions."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Complaint(NamedTuple):

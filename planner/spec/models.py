@@ -20,9 +20,10 @@ from pydantic import Field, PrivateAttr
 
 from planner.errors import InputError
 from planner.spec import checks
+from planner.spec.axis import AxisSection
 from planner.spec.fields import refuse
+from planner.spec.response import Response
 from planner.spec.sections import (
-    AxisSection,
     Backend,
     Budget,
     Cost,
@@ -30,8 +31,6 @@ from planner.spec.sections import (
     Laws,
     Policy,
     Pool,
-    Response,
-    Section,
     Store,
     StudySection,
     Target,
@@ -77,8 +76,10 @@ class Domain:
     factors: Mapping[str, str]
 
 
-class StudySpec(pydantic.BaseModel, frozen=True, extra="forbid"):
+class StudySpec(pydantic.BaseModel):
     """A whole study file.  Built by `load_study_spec` or `parse_study_spec`, which report every mistake at once."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     study: StudySection
     response: Response = Response()
@@ -129,7 +130,7 @@ class StudySpec(pydantic.BaseModel, frozen=True, extra="forbid"):
         """`make()`, computed once per spec; for tables derived from a study that never changes."""
         if key not in self._cache:
             self._cache[key] = make()
-        return self._cache[key]  # type: ignore[no-any-return]
+        return self._cache[key]
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -367,4 +368,4 @@ SECTION_MODELS: Mapping[str, type[pydantic.BaseModel]] = {
 LIST_SECTIONS: Sequence[str] = ("axes", "domains", "targets")
 REQUIRED_SECTIONS: Sequence[str] = ("study", "axes", "cost", "budget")
 
-__all__ = ["Axis", "Domain", "Section", "StudySpec", "check_response", "study_schema"]
+__all__ = ["Axis", "Domain", "StudySpec", "check_response", "study_schema"]

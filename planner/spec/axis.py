@@ -1,0 +1,137 @@
+"""`[[axes]]` as declared, and the roles that laws know."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, Literal, Self
+
+import pydantic
+
+from planner.spec.fields import AxisName, Complaint, Label, Number, Positive, Section, refuse
+
+KNOWN_ROLES = (
+    "parameters", "active_parameters", "tokens", "unique_tokens", "learning_rate", "batch_size", "experts", "sparsity",
+    "vocabulary", "precision", "mixture", "streams", "examples", "compute", "environments", "worlds", "structures",
+    "tasks", "trajectories", "reward_density", "rollouts", "problems", "updates", "tools", "databases", "complexity",
+    "width", "depth", "routing_frequency",
+)  # fmt: skip
+
+# A step count this far from whole is a mistake in the file, not rounding in decimal fractions.
+STEP_TOLERANCE = 1e-6
+
+
+class AxisSection(Section):
+    """`[[axes]]` as declared: `low` and `high` may be left to `values`, to a share's 0 and 1, or to the pool."""
+
+    name: AxisName
+    unit: str = ""
+    low: Number | None = None
+    high: Number | None = None
+    integer: bool = False
+    step: Positive | None = None
+    values: tuple[Number, ...] | None = None
+    role: Label | None = None
+    simplex: Label | None = None
+    scale: Literal["log", "linear"] = "log"
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        if data.get("role") == "mixture" or data.get("simplex") is not None:
+            data.setdefault("scale", "linear")
+            if data.get("values") is None:
+                data.setdefault("low", 0.0)
+                data.setdefault("high", 1.0)
+        values = data.get("values")
+        if isinstance(values, list):
+            numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            data["values"] = tuple(sorted(values)) if numbers else tuple(values)
+            if numbers and values:
+                data.setdefault("low", min(values))
+                data.setdefault("high", max(values))
+        return data
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse(self._complaints())
+        return self
+
+    def _complaints(self) -> Iterator[Complaint]:
+        yield from self._range_complaints()
+        if self.values is not None:
+            yield from self._value_complaints(self.values)
+        else:
+            yield from self._step_complaints()
+
+    def _range_complaints(self) -> Iterator[Complaint]:
+        name, low, high = self.name, self.low, self.high
+        share = self.role == "mixture" or self.simplex is not None
+        if self.scale == "log":
+            for key, bound in (("low", low), ("high", high)):
+                if bound is not None and bound <= 0:
+                    yield Complaint(
+                        key,
+                        bound,
+                        f"axis {name!r} is on a log scale, so it must be greater than 0",
+                        'raise the bound, or write scale = "linear" (role = "mixture" for a share)',
+                    )
+        if low is not None and high is not None and low > high:
+            yield Complaint("low", low, f"must not be above high = {high:g}", "exchange low and high")
+        if share:
+            for key, bound in (("low", low), ("high", high)):
+                if bound is not None and not 0 <= bound <= 1:
+                    yield Complaint(key, bound, f"axis {name!r} is a share, between 0 and 1", "give shares of 1")
+        if self.integer:
+            for key, bound in (("low", low), ("high", high)):
+                if bound is not None and bound != math.floor(bound):
+                    yield Complaint(
+                        key, bound, f"axis {name!r} is integer", f"write {math.floor(bound)} or {math.ceil(bound)}"
+                    )
+
+    def _value_complaints(self, values: tuple[float, ...]) -> Iterator[Complaint]:
+        if not values:
+            yield Complaint("values", [], "must hold at least one number", "list the allowed values, or remove the key")
+        repeated = sorted({v for v, w in itertools.pairwise(values) if v == w})
+        if repeated:
+            yield Complaint("values", repeated[0], "holds the same number twice", "remove the repeated one")
+        if self.step is not None:
+            yield Complaint("step", self.step, "cannot be combined with values", "remove step or values")
+        for value in values:
+            if self.integer and value != math.floor(value):
+                yield Complaint("values", value, f"axis {self.name!r} is integer", "list whole numbers")
+            if self.scale == "log" and value <= 0:
+                yield Complaint(
+                    "values",
+                    value,
+                    f"axis {self.name!r} is on a log scale",
+                    'list positive numbers, or scale = "linear"',
+                )
+            if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+                yield Complaint(
+                    "values",
+                    value,
+                    f"must lie between low = {self.low:g} and high = {self.high:g}",
+                    "widen low and high",
+                )
+
+    def _step_complaints(self) -> Iterator[Complaint]:
+        if self.step is None:
+            return
+        if self.integer and self.step != math.floor(self.step):
+            yield Complaint("step", self.step, f"axis {self.name!r} is integer", "write a whole step")
+        if self.low is None or self.high is None or self.low >= self.high:
+            return
+        count = (self.high - self.low) / self.step
+        if abs(count - round(count)) > STEP_TOLERANCE * max(1.0, count) or round(count) < 1:
+            nearest = self.low + max(1, math.floor(count)) * self.step
+            yield Complaint(
+                "step",
+                self.step,
+                f"must divide high - low = {self.high - self.low:g} into whole steps",
+                f"write high = {nearest:g}, or change step",
+            )
