@@ -13,9 +13,10 @@ from typing import Any
 from planner.spec.axis import KNOWN_ROLES, AxisSection
 from planner.spec.fields import Complaint
 
-# Column names with a meaning of their own in result tables and on the command line.
+# Names with a meaning of their own: columns of result tables, and what a backend fills into a trainer's command.
 RESERVED_NAMES = (
     "domain", "seed", "cost", "response", "se", "trials", "successes", "run", "curve", "schedule_complete", "state",
+    "run_id", "attempt", "folder", "job", "result", "metrics", "checkpoints", "cancel",
 )  # fmt: skip
 
 
@@ -110,7 +111,11 @@ def _axis_complaints(axes: Sequence[Mapping[str, Any]], pool: Mapping[str, Any],
     for index, axis in enumerate(axes):
         name = axis.get("name")
         if name in RESERVED_NAMES or name == response:
-            rule = "is the response's name" if name == response else "has a meaning of its own in result tables"
+            rule = (
+                "is the response's name"
+                if name == response
+                else "has a meaning of its own in result tables and trainer commands"
+            )
             yield Complaint(f"axes[{index}].name", name, rule, f"choose another name, such as {f'{name}_axis'!r}")
         is_share = axis.get("role") == "mixture" or axis.get("simplex") is not None
         if pool.get("file") is not None or axis.get("values") is not None or is_share:

@@ -21,7 +21,7 @@ class DomainSection(Section):
     """`[[domains]]`: a context with its own law parameters; `factors` say what it shares with others."""
 
     name: Label
-    factors: dict[Label, str] = {}
+    factors: dict[Label, str] = pydantic.Field(default_factory=dict)
 
     @pydantic.field_validator("factors", mode="before")
     @classmethod
@@ -35,8 +35,8 @@ class CostTerm(Section):
     """One term, `coefficient * prod_a x_a ** powers[a]`; `domains` replaces the coefficient in some domains."""
 
     coefficient: Positive
-    powers: dict[str, Number] = {}
-    domains: dict[str, Positive] = {}
+    powers: dict[str, Number] = pydantic.Field(default_factory=dict)
+    domains: dict[str, Positive] = pydantic.Field(default_factory=dict)
 
 
 class Cost(Section):
@@ -73,7 +73,7 @@ class Target(Section):
     kind: Literal["prediction", "recipe", "exponent", "threshold"]
     points: tuple[dict[str, Any], ...] = ()
     file: Label | None = None
-    where: dict[str, Any] = {}
+    where: dict[str, Any] = pydantic.Field(default_factory=dict)
     budgets: tuple[Positive, ...] = ()
     domain: Label | None = None
     axis: str | None = None
@@ -145,7 +145,7 @@ class Pool(Section):
 
     file: Label | None = None
     domain: Label | None = None
-    where: dict[str, Any] = {}
+    where: dict[str, Any] = pydantic.Field(default_factory=dict)
     size: Count = 3000
 
     @pydantic.model_validator(mode="after")
