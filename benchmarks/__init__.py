@@ -1,0 +1,1 @@
+"""The benchmark: real recorded experiments bought under a budget, scored on hidden targets."""

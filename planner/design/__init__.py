@@ -1,0 +1,1 @@
+"""Which experiment next: targets, gains, plans for the whole remaining budget, policies."""

@@ -1,0 +1,166 @@
+"""Plans for the whole remaining budget: greedy by several rules with rank-one updates, the best end kept.
+
+The utility is the state in which the budget ends, so a plan is judged by the variance of the target that it leaves,
+not by gain per cost: with one cheap, nearly useless and one dear, essential run, gain per cost buys only cheap runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.design.surrogate import Surrogate
+
+# Exponents of cost in the greedy rules: blind to cost, in between, gain per cost.
+_RULES = (0.0, 0.4, 1.0)
+_MAX_PICKS = 48
+
+
+class Plan(NamedTuple):
+    """Designs to buy with the remaining budget, in the order chosen.  K picks."""
+
+    picks: np.ndarray  # (K,) indices of candidates
+    gains: np.ndarray  # (K,) fall of the target variance when picked
+    first_gains: np.ndarray  # (C,) fall of the target variance by one run of each candidate now
+    variance_before: float  # of the target, summed
+    variance_after: float
+    rule: float  # exponent of cost that won
+
+
+class _State:
+    """Covariances of candidates with targets and with themselves, updated as runs are conditioned on."""
+
+    def __init__(self, candidates: Surrogate, targets: Surrogate, target_rows: np.ndarray | None) -> None:
+        same = (candidates.domain[:, None] == targets.domain[None, :]).astype(float)
+        self.cross = candidates.shared @ targets.shared.T + same * (candidates.local @ targets.local.T)
+        self.target_var = (targets.shared**2).sum(1) + (targets.local**2).sum(1) + targets.own_var
+        if target_rows is not None:
+            covariance = targets.shared @ targets.shared.T
+            covariance += (targets.domain[:, None] == targets.domain) * (targets.local @ targets.local.T)
+            covariance += np.diag(targets.own_var)
+            self.target_var = np.einsum("ti,ij,tj->t", target_rows, covariance, target_rows)
+            self.cross = self.cross @ target_rows.T
+        self.own = (candidates.shared**2).sum(1) + (candidates.local**2).sum(1) + candidates.own_var
+        self.noise = candidates.noise_var
+        self.candidates = candidates
+        self.updates: list[np.ndarray] = []
+
+    def copy(self) -> _State:
+        other = object.__new__(_State)
+        other.__dict__.update(self.__dict__)
+        other.updates = list(self.updates)
+        return other
+
+    def gains(self) -> np.ndarray:
+        return (self.cross**2).sum(axis=1) / np.maximum(self.own + self.noise, 1e-300)
+
+    def condition(self, pick: int) -> None:
+        c = self.candidates
+        covariance = c.shared @ c.shared[pick] + (c.domain == c.domain[pick]) * (c.local @ c.local[pick])
+        covariance[pick] += c.own_var[pick]
+        for update in self.updates:
+            covariance -= update * update[pick]
+        update = covariance / np.sqrt(max(self.own[pick] + self.noise[pick], 1e-300))
+        step = self.cross[pick] / np.sqrt(max(self.own[pick] + self.noise[pick], 1e-300))
+        self.updates.append(update)
+        self.cross = self.cross - update[:, None] * step[None, :]
+        self.own = np.maximum(self.own - update**2, 0.0)
+        self.target_var = np.maximum(self.target_var - step**2, 0.0)
+
+
+class _Responses:
+    """Several responses of the same runs: gains add up, each in units of its own target variance at the start."""
+
+    def __init__(self, states: Sequence[_State], units: np.ndarray) -> None:
+        self.states, self.units = states, units
+
+    def copy(self) -> _Responses:
+        return _Responses([state.copy() for state in self.states], self.units)
+
+    def gains(self) -> np.ndarray:
+        return np.sum([state.gains() / unit for state, unit in zip(self.states, self.units, strict=True)], axis=0)
+
+    def condition(self, pick: int) -> None:
+        for state in self.states:
+            state.condition(pick)
+
+    def variance(self) -> float:
+        return float(sum(state.target_var.sum() / unit for state, unit in zip(self.states, self.units, strict=True)))
+
+
+def plan_budget(
+    candidates: Sequence[Surrogate],
+    targets: Sequence[Surrogate],
+    cost: np.ndarray,
+    *,
+    budget: float | np.ndarray,
+    purse: np.ndarray | None = None,
+    pending: np.ndarray | None = None,
+    may_repeat: bool = False,
+    target_rows: np.ndarray | None = None,
+    units: np.ndarray | None = None,
+    max_picks: int = _MAX_PICKS,
+) -> Plan:
+    """The set of candidates that leaves the least variance of the targets within the budget.
+
+    Args:
+        candidates: features of C candidates, for each response.
+        targets: features of T points of the target, for each response.
+        cost: (C,) predicted cost.
+        budget: what may be spent; one number, or one a purse (K,).
+        purse: which purse pays each candidate, (C,); a single one if not given.
+        pending: indices of candidates that are running: conditioned on, not paid again.
+        may_repeat: whether a candidate may be bought more than once (replicates).
+        target_rows: (R, T) linear functionals of the targets' responses to learn instead of the responses themselves.
+        units: variance unit of each response, so that responses of different scale weigh alike; 1 if not given.
+    """
+    states = [_State(c, t, target_rows) for c, t in zip(candidates, targets, strict=True)]
+    start = _Responses(states, np.ones(len(states)) if units is None else units)
+    taken = np.zeros(len(cost), dtype=bool)
+    for index in pending if pending is not None else []:
+        start.condition(int(index))
+        taken[index] = not may_repeat
+    first_gains = start.gains()
+    before = start.variance()
+    best: Plan | None = None
+    purses = np.atleast_1d(np.asarray(budget, dtype=np.float64))
+    purse = np.zeros(len(cost), dtype=int) if purse is None else purse
+    for rule in _RULES:
+        left = purses.copy()
+        picks, gains, after = _greedy(start.copy(), cost, left, purse, taken.copy(), rule, may_repeat, max_picks)
+        if best is None or after < best.variance_after * (1.0 - 1e-9):
+            best = Plan(np.array(picks, dtype=int), np.array(gains), first_gains, before, after, rule)
+    assert best is not None
+    return best
+
+
+def _greedy(
+    state: _Responses,
+    cost: np.ndarray,
+    left: np.ndarray,
+    purse: np.ndarray,
+    taken: np.ndarray,
+    rule: float,
+    may_repeat: bool,
+    max_picks: int,
+) -> tuple[list[int], list[float], float]:
+    picks: list[int] = []
+    gains: list[float] = []
+    price = (cost / cost.min()) ** rule
+    while len(picks) < max_picks:
+        allowed = (cost <= left[purse] * (1.0 + 1e-12)) & ~taken
+        if not allowed.any():
+            break
+        gain = state.gains()
+        score = np.where(allowed, gain / price, -1.0)
+        pick = int(np.argmax(score))
+        if gain[pick] <= 1e-12 * max(state.variance(), 1e-300):
+            break
+        state.condition(pick)
+        picks.append(pick)
+        gains.append(float(gain[pick]))
+        left[purse[pick]] -= cost[pick]
+        taken[pick] = not may_repeat
+    return picks, gains, state.variance()

@@ -1,0 +1,216 @@
+"""Policies: rules that choose designs.  `open_policy` finds one by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from planner import candidates as candidate_tables
+from planner import inference
+from planner.design import seeding
+from planner.design.plan import Plan, plan_budget
+from planner.design.surrogate import compress, make_surrogate
+from planner.design.targets import TargetPoints, target_points
+from planner.errors import InputError
+from planner.inference.posterior import StudyPosterior
+from planner.records import Design, Policy, Proposal
+
+if TYPE_CHECKING:
+    from planner.records import DesignTable, StudyState
+    from planner.spec import StudySpec
+
+_MAX_CANDIDATES = 3000
+_FEATURE_RANK = 160
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Candidates chosen for this turn, and why.  K chosen."""
+
+    picks: np.ndarray  # (K,)
+    plan: Plan | None
+    kind: str  # "seed" or "plan"
+
+
+@dataclasses.dataclass
+class Planner:
+    """Our policy: spread first runs, then the plan for the whole remaining budget, of which the first part is bought.
+
+    Keeps the last posterior only to warm the next fit: a new object proposes the same.
+    """
+
+    seed: int = 0
+    _posterior: StudyPosterior | None = None
+
+    def propose(self, spec: StudySpec, state: StudyState, candidates: DesignTable, num: int) -> Proposal:
+        """Up to `num` designs for what is left of the budget."""
+        if not len(candidates):
+            return Proposal(stop="no design is affordable with what is left of the budget")
+        designs = candidate_tables.all_designs(spec)
+        aims = candidate_tables.target_points(spec)
+        posterior = inference.fit_study(
+            spec, state.outcomes(), designs, aims, num_draws=400, seed=spec.seed, warm=self._posterior
+        )
+        self._posterior = posterior
+        pending = _pending_rows(spec, state)
+        choice = choose(
+            [posterior],
+            candidates,
+            target_points(spec, posterior, aims),
+            total_budget=spec.budget.total,
+            budget=state.remaining,
+            pending=pending,
+            num=num,
+        )
+        return _proposal(spec, state, candidates, choice)
+
+
+def choose(
+    posteriors: Sequence[StudyPosterior],
+    candidates: DesignTable,
+    targets: TargetPoints,
+    *,
+    total_budget: float,
+    budget: float | np.ndarray,
+    pending: np.ndarray,
+    num: int,
+    purse: np.ndarray | None = None,
+    units: np.ndarray | None = None,
+) -> Choice:
+    """The candidates to buy now.
+
+    Args:
+        posteriors: one for each response of the study.
+        candidates: affordable designs.
+        pending: (R, 1 + A) domain index and raw axis values of runs under way.
+        num: how many to choose at most.
+        purse: which purse of `budget` pays each candidate, (C,).
+        units: variance unit of each response.
+    """
+    encoding = posteriors[0].encoding
+    scaled = encoding.coordinates(candidates.x) / encoding.spread
+    num_bought = len(posteriors[0].runs) + len(pending)
+    wanted = seeding.num_seed_runs(len(encoding.axes), len(encoding.domain_names))
+    if num_bought < wanted:
+        under_way = pending.copy()
+        under_way[:, 1:] = encoding.coordinates(pending[:, 1:])
+        bought = np.concatenate([posteriors[0].runs, under_way])
+        bought[:, 1:] /= encoding.spread
+        picks = seeding.seed_designs(
+            scaled,
+            candidates.domain,
+            candidates.cost,
+            bought,
+            budget=total_budget,
+            num=min(num, wanted - num_bought),
+        )
+        if len(picks):
+            return Choice(picks, None, "seed")
+    kept = _thin(candidates, scaled)
+    table = candidates.take(kept)
+    surrogates, aims = [], []
+    for posterior in posteriors:
+        domain = np.concatenate([table.domain, pending[:, 0].astype(int), targets.domain])
+        x = np.concatenate([table.x, pending[:, 1:], targets.x])
+        points = make_surrogate(posterior, domain, x)
+        anchor = np.arange(len(domain))[-len(targets.domain) :]
+        sample = np.linspace(0, len(table) - 1, min(len(table), 300)).astype(int)
+        points = compress(points, rank=_FEATURE_RANK, anchor=np.concatenate([anchor, sample]))
+        surrogates.append(points.take(slice(0, len(table) + len(pending))))
+        aims.append(points.take(slice(len(table) + len(pending), None)))
+    cost = np.concatenate([table.cost, np.full(len(pending), np.inf)])
+    payer = np.zeros(len(cost), dtype=int)
+    payer[: len(table)] = 0 if purse is None else purse[kept]
+    plan = plan_budget(
+        surrogates,
+        aims,
+        cost,
+        budget=budget,
+        purse=payer,
+        pending=np.arange(len(table), len(cost)),
+        target_rows=targets.rows,
+        units=units,
+    )
+    chosen = _first_of(plan, cost, num)
+    first_gains = np.zeros(len(candidates))
+    first_gains[kept] = plan.first_gains[: len(kept)]
+    return Choice(kept[chosen], plan._replace(picks=kept[plan.picks], first_gains=first_gains), "plan")
+
+
+def _first_of(plan: Plan, cost: np.ndarray, num: int) -> np.ndarray:
+    """The part of a plan to execute now: members that teach most for their cost first.
+
+    Cheap members come early, so that what they teach can still change the dear ones.
+    """
+    worth = plan.first_gains[plan.picks] / cost[plan.picks] ** 0.4
+    return plan.picks[np.argsort(-worth, kind="stable")[:num]]
+
+
+def _thin(candidates: DesignTable, scaled: np.ndarray) -> np.ndarray:
+    """At most `_MAX_CANDIDATES` candidates, spread over cost."""
+    if len(candidates) <= _MAX_CANDIDATES:
+        return np.arange(len(candidates))
+    order = np.argsort(candidates.cost, kind="stable")
+    return np.sort(order[np.linspace(0, len(order) - 1, _MAX_CANDIDATES).round().astype(int)])
+
+
+def _pending_rows(spec: StudySpec, state: StudyState) -> np.ndarray:
+    index = {name: i for i, name in enumerate(spec.domain_names)}
+    rows = [[index[r.design.domain], *(r.design.axes[a] for a in spec.axis_names)] for r in state.pending()]
+    return np.array(rows, dtype=np.float64).reshape(-1, 1 + len(spec.axis_names))
+
+
+def _proposal(spec: StudySpec, state: StudyState, candidates: DesignTable, choice: Choice) -> Proposal:
+    if not len(choice.picks):
+        return Proposal(stop="no affordable design would teach anything about the targets")
+    designs = [_design(spec, state, candidates, int(i)) for i in choice.picks]
+    costs = [float(candidates.cost[i]) for i in choice.picks]
+    if choice.plan is None:
+        reasons: list[dict[str, Any]] = [{"kind": "seed", "why": "first runs, spread over the box"} for _ in designs]
+        return Proposal(designs=designs, costs=costs, reasons=reasons)
+    plan = choice.plan
+    before = max(plan.variance_before, 1e-300)
+    reasons = [
+        {
+            "kind": "plan",
+            "why": f"expected to lower the targets' variance by {100 * plan.first_gains[i] / before:.1f} %"
+            f" on its own; the plan for the whole budget by {100 * (1 - plan.variance_after / before):.1f} %",
+            "expected_fall": float(plan.first_gains[i] / before),
+            "plan_fall": float(1.0 - plan.variance_after / before),
+        }
+        for i in choice.picks
+    ]
+    rest = [
+        {"domain": spec.domain_names[candidates.domain[i]], "cost": float(candidates.cost[i])}
+        | dict(zip(spec.axis_names, map(float, candidates.x[i]), strict=True))
+        for i in plan.picks
+        if i not in set(choice.picks)
+    ]
+    return Proposal(designs=designs, costs=costs, reasons=reasons, plan=rest)
+
+
+def _design(spec: StudySpec, state: StudyState, candidates: DesignTable, index: int) -> Design:
+    return Design(
+        domain=spec.domain_names[candidates.domain[index]],
+        axes=dict(zip(spec.axis_names, map(float, candidates.x[index]), strict=True)),
+    )
+
+
+_POLICIES: dict[str, Callable[..., Policy]] = {"planner": Planner}
+
+
+def open_policy(name: str, **options: Any) -> Policy:
+    """The policy of that name.
+
+    Raises:
+        InputError: unknown name or option.
+    """
+    if name not in _POLICIES:
+        raise InputError(f"unknown policy {name!r}; known policies: {', '.join(sorted(_POLICIES))}")
+    try:
+        return _POLICIES[name](**options)
+    except TypeError as error:
+        raise InputError(f"policy {name!r}: {error}") from None

@@ -1,0 +1,159 @@
+"""From finished runs to a posterior: `fit_study` is the way in."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from planner import encoding as encodings
+from planner import laws
+from planner.errors import InputError
+from planner.inference import weights as law_weights
+from planner.inference.data import BoundLaw, FitData, bind
+from planner.inference.draws import LawDraws, draw
+from planner.inference.laplace import LawFit, fit_law
+from planner.inference.posterior import StudyPosterior, from_arrays
+
+if TYPE_CHECKING:
+    from planner.records import DesignTable, Outcome
+    from planner.spec import StudySpec
+
+__all__ = ["Prepared", "StudyPosterior", "fit_study", "from_arrays", "prepare"]
+
+_ENGINES = ("laplace", "nuts")
+_WORKERS = 2
+
+
+class Prepared(NamedTuple):
+    """A study's runs as arrays and its laws with their priors, ready for any engine."""
+
+    encoding: encodings.Encoding
+    data: FitData
+    basis: encodings.discrepancy.Basis
+    bound: Sequence[BoundLaw]
+    log_cost: np.ndarray  # (R,)
+    runs: np.ndarray  # (R, 1 + A)
+
+
+def prepare(spec: StudySpec, outcomes: Sequence[Outcome], designs: DesignTable, targets: DesignTable) -> Prepared:
+    """Encodes what is known of a study and selects its laws."""
+    encoding = encodings.make_encoding(spec, designs)
+    data, basis = encodings.encode(spec, encoding, outcomes, designs, targets)
+    completed = [o for o in outcomes if o.response is not None or o.successes is not None]
+    domain, slot = np.nonzero(data.is_real)
+    runs = np.column_stack([domain, data.coordinates[domain, slot]])
+    log_cost = np.log(np.maximum([o.cost for o in completed], 1e-300)) if completed else np.zeros(0)
+    bound = [bind(law, data.context) for law in laws.select(encoding.axes, spec.laws.use)]
+    if not bound:
+        raise InputError("no registered law suits these axes; name laws under [laws] use = [...]")
+    return Prepared(encoding, data, basis, bound, log_cost, runs)
+
+
+def fit_study(
+    spec: StudySpec,
+    outcomes: Sequence[Outcome],
+    designs: DesignTable,
+    targets: DesignTable,
+    *,
+    engine: str = "laplace",
+    num_draws: int = 1000,
+    seed: int = 0,
+    warm: StudyPosterior | None = None,
+) -> StudyPosterior:
+    """The posterior of a study given its finished runs.
+
+    Args:
+        outcomes: completed and diverged runs; only completed ones enter the likelihood.
+        designs: all designs of the study, for the scale of its axes.
+        targets: points to be predicted, so that the discrepancy can represent them.
+        engine: "laplace" (fast) or "nuts" (reference, minutes).
+        warm: an earlier posterior whose modes are tried as starts.
+
+    Raises:
+        InputError: an unknown engine or law.
+        UnreliableFit: NUTS did not converge.
+    """
+    if engine not in _ENGINES:
+        raise InputError(f"unknown engine {engine!r}; known engines: {', '.join(_ENGINES)}")
+    ready = prepare(spec, outcomes, designs, targets)
+    starts = {fit.law.law.name: fit.basins for fit in warm.fits} if warm else {}
+
+    def one(law: BoundLaw) -> LawFit:
+        return fit_law(law, ready.data, seed=seed, warm=starts.get(law.law.name))
+
+    with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
+        fits = list(pool.map(one, ready.bound))
+        weights = law_weights.tempered_evidence(fits, ready.data, ready.log_cost)
+        counts = _split(weights, num_draws)
+
+        def draws_of(item: tuple[LawFit, int]) -> LawDraws:
+            return _draws(item[0], ready.data, item[1], engine=engine, seed=seed)
+
+        parts = list(pool.map(draws_of, zip(fits, counts, strict=True)))
+    return StudyPosterior(
+        encoding=ready.encoding,
+        basis=ready.basis,
+        parts=parts,
+        weights=weights,
+        runs=ready.runs,
+        notes=_notes(spec, ready),
+        flags={"num_runs": len(ready.runs), "engine": engine, "prior_only": len(ready.runs) == 0},
+        fits=fits,
+    )
+
+
+def _draws(fit: LawFit, data: FitData, num_draws: int, *, engine: str, seed: int) -> LawDraws:
+    if engine == "laplace" or num_draws == 0:
+        return draw(fit, data, num_draws, np.random.default_rng(seed))
+    from planner.inference import nuts  # compiled code of minutes: only where asked for
+
+    return nuts.draw(fit, data, num_draws, seed=seed)
+
+
+def _split(weights: np.ndarray, num_draws: int) -> np.ndarray:
+    """Whole numbers in proportion to weights that sum to `num_draws` (largest remainders)."""
+    exact = weights * num_draws
+    counts = np.floor(exact).astype(int)
+    counts[np.argsort(counts - exact, kind="stable")[: num_draws - counts.sum()]] += 1
+    return counts
+
+
+def _notes(spec: StudySpec, ready: Prepared) -> list[str]:
+    notes = []
+    num_runs = ready.data.is_real.sum(axis=1)
+    if num_runs.sum() == 0:
+        notes.append("prior only: no run has finished, so every answer rests on the priors of the laws")
+    if len(num_runs) == 1:
+        notes.append("one domain: no sharing possible")
+    elif num_runs.sum() > 0:
+        empty = [name for name, n in zip(ready.encoding.domain_names, num_runs, strict=True) if n == 0]
+        if empty:
+            notes.append(f"no finished run in {', '.join(empty)}: answers there come from the other domains")
+    most = max(law.num_parameters for law in ready.bound)
+    if 0 < num_runs.sum() < most + 2:
+        notes.append(f"few runs: {int(num_runs.sum())} runs for laws of up to {most} parameters, priors weigh heavily")
+    return notes + _axis_notes(ready)
+
+
+def _axis_notes(ready: Prepared) -> list[str]:
+    """Axes that the runs cannot tell apart, or never moved."""
+    notes = []
+    x = ready.runs[:, 1:]
+    if len(x) < 2:
+        return notes
+    names = [axis.name for axis in ready.encoding.axes]
+    moved = x.std(axis=0) > 1e-6 * ready.encoding.spread
+    notes += [f"axis {n} never moved: its exponent is the prior's" for n, m in zip(names, moved, strict=True) if not m]
+    if len(x) > 3 and moved.sum() > 1:
+        correlation = np.corrcoef(x[:, moved].T)
+        kept = [n for n, m in zip(names, moved, strict=True) if m]
+        for i in range(len(kept)):
+            for j in range(i):
+                if abs(correlation[i, j]) > 0.98:
+                    notes.append(
+                        f"collinear: axes {kept[j]} and {kept[i]} moved together, their effects are confounded"
+                    )
+    return notes

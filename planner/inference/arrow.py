@@ -1,0 +1,100 @@
+"""Linear algebra of the hierarchy given its scales: cost grows with the number of domains, not with its cube.
+
+theta_g = B_g m + T e_g with m = (population mean, factor effects), so that the joint precision of (m, theta) is an
+arrow: one block a domain, bordered by the shared block.  Leading batch axes (starts, hyperparameter nodes) are free.
+
+Shapes: G domains, p parameters, Q rows of m (one for the population, one for each level of each factor).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Hierarchy(NamedTuple):
+    """Priors of theta given the scales between domains.  With one domain `design` has no rows (Q = 0) and
+    `local_mean`, `local_var` hold the whole prior."""
+
+    design: np.ndarray  # (G, Q) which rows of m each domain adds up
+    shared_mean: np.ndarray  # (Q, p)
+    shared_var: np.ndarray  # (..., Q, p)
+    local_mean: np.ndarray  # (p,) zero unless Q = 0
+    local_var: np.ndarray  # (..., p) T^2
+
+
+class ArrowPosterior(NamedTuple):
+    """Gaussian posterior of (m, theta): theta_g = mean_g + root_g e_g + lever_g e_0, all e standard normal."""
+
+    theta: np.ndarray  # (..., G, p)
+    shared: np.ndarray  # (..., Q, p)
+    root: np.ndarray  # (..., G, p, p) root root' = local covariance given m
+    lever: np.ndarray  # (..., G, p, Q p) how the uncertainty of m moves theta_g
+    shared_root: np.ndarray  # (..., Q p, Q p) root root' = covariance of m, flattened
+    log_det: np.ndarray  # (...) log determinant of the posterior precision minus that of the prior precision
+
+
+def invert_lower(lower: np.ndarray) -> np.ndarray:
+    """Inverse of lower triangular matrices (..., k, k) by batched solves."""
+    return np.linalg.solve(lower, np.broadcast_to(np.eye(lower.shape[-1]), lower.shape))
+
+
+def solve(
+    precision: np.ndarray,
+    score: np.ndarray,
+    hierarchy: Hierarchy,
+    *,
+    damping: np.ndarray | None = None,
+    anchor: np.ndarray | None = None,
+) -> ArrowPosterior:
+    """Posterior from per-domain data terms: precision (..., G, p, p) and precision-times-mean (..., G, p).
+
+    With `damping` (...) the result is a Levenberg-Marquardt step from `anchor` (..., G, p) and not a posterior: the
+    diagonal of each block is multiplied by 1 + damping, and theta is pulled to the anchor by as much.
+    """
+    num_shared, num_parameters = hierarchy.shared_mean.shape
+    local_precision = 1.0 / hierarchy.local_var
+    block = precision + local_precision[..., None, :, None] * np.eye(num_parameters)
+    pull = score + local_precision[..., None, :] * hierarchy.local_mean
+    if damping is not None and anchor is not None:
+        extra = damping[..., None, None] * np.einsum("...gii->...gi", block)
+        block = block + extra[..., None] * np.eye(num_parameters)
+        pull = pull + extra * anchor
+    inverse_factor = invert_lower(np.linalg.cholesky(block))
+    root = np.swapaxes(inverse_factor, -1, -2)
+    log_det = -2.0 * np.log(np.einsum("...gii->...gi", inverse_factor)).sum((-1, -2))
+    log_det = log_det + precision.shape[-3] * np.log(hierarchy.local_var).sum(-1)
+    covariance = root @ inverse_factor
+    free = np.einsum("...gij,...gj->...gi", covariance, pull)
+    if num_shared == 0:
+        empty = np.zeros((*free.shape[:-2], 0, num_parameters))
+        no_root = np.zeros((*free.shape[:-2], 0, 0))
+        return ArrowPosterior(free, empty, root, np.zeros((*free.shape, 0)), no_root, log_det)
+
+    # Given m, theta_g = free_g + weight_g (B_g m); the Schur complement of the blocks is the precision of m.
+    weight = covariance * local_precision[..., None, None, :]
+    schur_block = local_precision[..., None, :, None] * (np.eye(num_parameters) - weight)
+    design = hierarchy.design
+    size = num_shared * num_parameters
+    schur = np.einsum("gq,gr,...gij->...qirj", design, design, schur_block, optimize=True)
+    schur = schur.reshape(*schur.shape[:-4], size, size)
+    shared_precision = (1.0 / hierarchy.shared_var).reshape(*hierarchy.shared_var.shape[:-2], size)
+    schur = schur + shared_precision[..., None] * np.eye(size)
+    target = np.einsum("gq,...i,...gi->...qi", design, local_precision, free, optimize=True)
+    target = target.reshape(*target.shape[:-2], size) + shared_precision * hierarchy.shared_mean.reshape(size)
+    shared_inverse = invert_lower(np.linalg.cholesky(schur))
+    shared_root = np.swapaxes(shared_inverse, -1, -2)
+    shared = np.einsum("...ij,...j->...i", shared_root @ shared_inverse, target)
+    shared = shared.reshape(*shared.shape[:-1], num_shared, num_parameters)
+    log_det = log_det - 2.0 * np.log(np.einsum("...ii->...i", shared_inverse)).sum(-1)
+    log_det = log_det - np.log(shared_precision).sum(-1)
+    theta = free + np.einsum("...gij,gq,...qj->...gi", weight, design, shared, optimize=True)
+    by_row = shared_root.reshape(*shared_root.shape[:-2], num_shared, num_parameters, size)
+    lever = np.einsum("...gij,gq,...qjk->...gik", weight, design, by_row, optimize=True)
+    return ArrowPosterior(theta, shared, root, lever, shared_root, log_det)
+
+
+def prior_quadratic(theta: np.ndarray, shared: np.ndarray, hierarchy: Hierarchy) -> np.ndarray:
+    """-2 log prior density of (m, theta) up to its normalising constant, (...)."""
+    centre = hierarchy.local_mean + np.einsum("gq,...qp->...gp", hierarchy.design, shared)
+    local = ((theta - centre) ** 2 / hierarchy.local_var[..., None, :]).sum((-1, -2))
+    return local + ((shared - hierarchy.shared_mean) ** 2 / hierarchy.shared_var).sum((-1, -2))

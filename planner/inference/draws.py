@@ -1,0 +1,116 @@
+"""Draws from the fitted components of one law, corrected towards the exact density."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.inference import arrow
+from planner.inference.data import BoundLaw, FitData
+from planner.inference.laplace import LawFit
+
+_CANDIDATES = 8  # proposals for each draw of a domain's parameters
+_MAX_EVALUATIONS = 3_000_000  # law evaluations spent on them
+
+
+class LawDraws(NamedTuple):
+    """Posterior draws of one law.  S draws, G domains, p parameters, M features."""
+
+    law: BoundLaw
+    theta: np.ndarray  # (S, G, p)
+    weights: np.ndarray  # (S, G, M) of the discrepancy features, in response units
+    noise_sd: np.ndarray  # (S,)
+    discrepancy_sd: np.ndarray  # (S,)
+
+
+def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -> LawDraws:
+    """`num_draws` draws, the components visited in proportion to their weights.
+
+    Given the shared parameters, each domain's parameters are drawn from the linearised posterior, with several
+    proposals a draw of which one is kept in proportion to exact density over proposal density.
+    """
+    positions = (np.arange(num_draws) + rng.random()) / num_draws
+    node = np.searchsorted(np.cumsum(fit.weight), positions).clip(max=len(fit.weight) - 1)
+    posterior = fit.conditional.posterior
+    num_domains, num_parameters = posterior.theta.shape[1:]
+    shared_noise = rng.standard_normal((num_draws, posterior.lever.shape[-1]))
+    centre = posterior.theta[node] + (posterior.lever[node] @ shared_noise[:, None, :, None])[..., 0]
+    # With many runs the linearised posterior is nearly exact, and proposals are dear.
+    num_proposals = int(np.clip(_MAX_EVALUATIONS // max(num_draws * data.y.size, 1), 1, _CANDIDATES))
+    local_noise = rng.standard_normal((num_proposals, num_draws, num_domains, num_parameters))
+    local_noise *= np.sqrt(_STUDENT / rng.chisquare(_STUDENT, (num_proposals, num_draws, num_domains, 1)))
+    proposals = centre + (posterior.root[node] @ local_noise[..., None])[..., 0]
+    log_ratio = _log_exact(fit, data, node, proposals, centre, shared_noise)
+    log_proposal = -0.5 * (_STUDENT + num_parameters) * np.log1p((local_noise**2).sum(-1) / _STUDENT)
+    log_ratio = log_ratio - log_proposal
+    log_ratio = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
+    gumbel = rng.gumbel(size=log_ratio.shape)
+    chosen = np.argmax(log_ratio + gumbel, axis=0)
+    theta = np.take_along_axis(proposals, chosen[None, ..., None], axis=0)[0]
+    weights = _draw_discrepancy(fit, data, node, theta, rng)
+    scale = data.context.scale
+    return LawDraws(
+        fit.law,
+        theta,
+        weights,
+        scale * np.exp(fit.scales.log_noise[node]),
+        scale * np.exp(fit.scales.log_discrepancy[node]),
+    )
+
+
+_STUDENT = 8.0
+
+
+def _log_exact(fit, data, node, proposals, centre, shared_noise):  # type: ignore[no-untyped-def]
+    """Log of likelihood times prior of each domain's parameters given the shared ones, (K, S, G)."""
+    num_candidates, num_draws = proposals.shape[:2]
+    flat = proposals.reshape(num_candidates * num_draws, *proposals.shape[2:])
+    value = fit.law.value(flat, data.coordinates)
+    residual = np.where(data.is_real, data.y - value, 0.0).reshape(num_candidates, num_draws, *data.y.shape)
+    marginal = fit.conditional.marginal
+    misfit = np.empty((num_candidates, num_draws, data.y.shape[0]))
+    for k in np.unique(node):
+        members = node == k
+        one = marginal._replace(diagonal=marginal.diagonal[k], inner_root=marginal.inner_root[k])
+        columns = np.moveaxis(residual[:, members], (0, 1), (-2, -1)).reshape(*data.y.shape, -1)
+        quadratic = (columns * one.solve(columns)).sum(1).reshape(data.y.shape[0], num_candidates, -1)
+        misfit[:, members] = np.moveaxis(quadratic, 0, -1)
+    hierarchy = fit.law.hierarchy(data.design, fit.scales.log_domain[node])
+    prior_mean = hierarchy.local_mean
+    if hierarchy.shared_mean.shape[0]:
+        shared = fit.conditional.posterior.shared[node] + _shared_deviation(fit, hierarchy, node, shared_noise)
+        prior_mean = np.einsum("gq,sqp->sgp", hierarchy.design, shared)
+    prior = ((proposals - prior_mean) ** 2 / hierarchy.local_var[:, None, :]).sum(-1)
+    return -0.5 * (misfit + prior)
+
+
+def _shared_deviation(
+    fit: LawFit, hierarchy: arrow.Hierarchy, node: np.ndarray, shared_noise: np.ndarray
+) -> np.ndarray:
+    root = fit.conditional.posterior.shared_root
+    num_shared, num_parameters = hierarchy.shared_mean.shape
+    return (root[node] @ shared_noise[..., None])[..., 0].reshape(len(node), num_shared, num_parameters)
+
+
+def _draw_discrepancy(
+    fit: LawFit, data: FitData, node: np.ndarray, theta: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Feature weights given the law's parameters: exact Gaussian draws by Matheron's rule, (S, G, M)."""
+    value = fit.law.value(theta, data.coordinates)
+    residual = np.where(data.is_real, data.y - value, 0.0)
+    num_features = data.phi.shape[-1]
+    prior = rng.standard_normal((len(node), len(data.y), num_features))
+    eps = rng.standard_normal(residual.shape)
+    weights = np.empty_like(prior)
+    transposed = np.swapaxes(data.phi, -1, -2)
+    for k in np.unique(node):
+        members = np.flatnonzero(node == k)
+        one = fit.conditional.marginal._replace(
+            diagonal=fit.conditional.marginal.diagonal[k], inner_root=fit.conditional.marginal.inner_root[k]
+        )
+        amplitude = data.context.scale * np.exp(fit.scales.log_discrepancy[k])
+        simulated = amplitude * (data.phi @ prior[members][..., None])[..., 0] + np.sqrt(one.diagonal) * eps[members]
+        gap = np.where(data.is_real, residual[members] - simulated, 0.0)
+        solved = one.solve(np.moveaxis(gap, 0, -1))
+        update = amplitude**2 * (transposed @ solved)
+        weights[members] = amplitude * prior[members] + np.moveaxis(update, -1, 0)
+    return weights

@@ -1,0 +1,256 @@
+"""The fast engine: a mixture of Gaussians over modes and hyperparameters, corrected by importance weights.
+
+For each law: modes by Gauss-Newton from many starts; around each mode the law is linearised, so that the marginal
+likelihood of the scales (noise, discrepancy, distance between domains) is closed form, and nodes for them are drawn by
+adaptive importance sampling (as INLA does on a grid: Rue, Martino and Chopin 2009); each kept node is re-linearised at
+its own mode.  Draws come from these Gaussians and are reweighted by the exact density.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import digamma, gammaln, ndtri
+from scipy.stats import qmc
+
+from planner.inference import arrow, noise
+from planner.inference.basins import find_basins
+from planner.inference.data import (
+    LOG_DISCREPANCY_PRIOR,
+    LOG_DOMAIN_PRIOR,
+    LOG_NOISE_PRIOR,
+    BoundLaw,
+    FitData,
+    Scales,
+)
+
+_NODES_A_ROUND = 64
+_ROUNDS = 3
+_REFINEMENTS = 3
+
+
+class Linear(NamedTuple):
+    """The law linearised at theta0: y - f(theta0) + J theta0 = J theta + residual.  Leading axes: nodes."""
+
+    pseudo: np.ndarray  # (..., G, n)
+    jacobian: np.ndarray  # (..., G, n, p)
+    theta0: np.ndarray  # (..., G, p)
+
+
+class Conditional(NamedTuple):
+    """Posterior given the scales, for each node.  N nodes."""
+
+    posterior: arrow.ArrowPosterior
+    marginal: noise.Marginal
+    log_evidence: np.ndarray  # (N,)
+
+
+class LawFit(NamedTuple):
+    """Posterior of one law as weighted Gaussian components (one a node).  N components."""
+
+    law: BoundLaw
+    scales: Scales
+    weight: np.ndarray  # (N,) sums to one
+    linear: Linear
+    conditional: Conditional
+    student: np.ndarray  # (N, G, n) noise precision multipliers
+    log_evidence: float
+    basins: np.ndarray  # (B, G, p) to warm the next fit
+
+
+def linearise(law: BoundLaw, data: FitData, theta: np.ndarray) -> Linear:
+    """The law linearised at theta (N, G, p)."""
+    value, jacobian = law.value_and_jacobian(theta, data.coordinates)
+    jacobian = np.where(data.is_real[..., None], jacobian, 0.0)
+    pseudo = np.where(data.is_real, data.y - value, 0.0) + (jacobian @ theta[..., None])[..., 0]
+    return Linear(pseudo, jacobian, theta)
+
+
+def _diagonal(data: FitData, scales: Scales, student: np.ndarray) -> np.ndarray:
+    unit = data.context.scale**2
+    noise_var = unit * np.exp(2.0 * scales.log_noise)[:, None, None] / student
+    missed_var = unit * np.exp(2.0 * scales.log_discrepancy)[:, None, None] * data.missed
+    return np.where(data.is_real, noise_var + missed_var + data.known_var, 1.0)
+
+
+def condition(law: BoundLaw, data: FitData, linear: Linear, scales: Scales, student: np.ndarray) -> Conditional:
+    """Exact posterior and evidence of the linear model at every node of the scales."""
+    amplitude_sq = data.context.scale**2 * np.exp(2.0 * scales.log_discrepancy)
+    marginal = noise.marginal(data.phi, _diagonal(data, scales, student), amplitude_sq)
+    hierarchy = law.hierarchy(data.design, scales.log_domain)
+    jacobian = np.broadcast_to(linear.jacobian, (len(scales.log_noise), *linear.jacobian.shape[-3:]))
+    pseudo = np.broadcast_to(linear.pseudo, (len(scales.log_noise), *linear.pseudo.shape[-2:]))[..., None]
+    solved = marginal.solve(np.concatenate([jacobian, pseudo], axis=-1))
+    transposed = np.swapaxes(jacobian, -1, -2)
+    precision = transposed @ solved[..., :-1]
+    score = (transposed @ solved[..., -1:])[..., 0]
+    posterior = arrow.solve(0.5 * (precision + np.swapaxes(precision, -1, -2)), score, hierarchy)
+    misfit = (pseudo[..., 0] * solved[..., -1]).sum((-1, -2))
+    fitted = (posterior.theta * score).sum((-1, -2))
+    curved = np.einsum("ngi,ngij,ngj->n", posterior.theta, precision, posterior.theta)
+    quadratic = misfit - 2.0 * fitted + curved + arrow.prior_quadratic(posterior.theta, posterior.shared, hierarchy)
+    num_runs = data.is_real.sum()
+    log_evidence = -0.5 * (num_runs * np.log(2.0 * np.pi) + marginal.log_det + quadratic + posterior.log_det)
+    return Conditional(posterior, marginal, log_evidence)
+
+
+def _log_normal(x: np.ndarray, prior: tuple[float, float]) -> np.ndarray:
+    return -0.5 * ((x - prior[0]) / prior[1]) ** 2 - np.log(prior[1])
+
+
+def _unpack(nodes: np.ndarray) -> Scales:
+    return Scales(nodes[:, 0], nodes[:, 1], nodes[:, 2:])
+
+
+def _log_prior(nodes: np.ndarray) -> np.ndarray:
+    scales = _unpack(nodes)
+    return (
+        _log_normal(scales.log_noise, LOG_NOISE_PRIOR)
+        + _log_normal(scales.log_discrepancy, LOG_DISCREPANCY_PRIOR)
+        + _log_normal(scales.log_domain, LOG_DOMAIN_PRIOR).sum(-1)
+    )
+
+
+def residual_moments(data: FitData, linear: Linear, conditional: Conditional, node: int) -> np.ndarray:
+    """Expected squared noise of every run at one node, (G, n): what Student-t weights are made of."""
+    posterior, marginal = conditional.posterior, conditional.marginal
+    jacobian = linear.jacobian[node] if linear.jacobian.ndim == 4 else linear.jacobian
+    pseudo = linear.pseudo[node] if linear.pseudo.ndim == 3 else linear.pseudo
+    one = marginal._replace(
+        diagonal=marginal.diagonal[node], inner_root=marginal.inner_root[node], log_det=marginal.log_det[node]
+    )
+    residual = pseudo - (jacobian @ posterior.theta[node][..., None])[..., 0]
+    diagonal = one.diagonal
+    # y - f - delta has posterior mean D K^-1 r and variance D - D K^-1 D, law uncertainty carried through both.
+    noise_mean = diagonal * one.solve(residual[..., None])[..., 0]
+    root = np.concatenate([posterior.root[node], posterior.lever[node]], axis=-1)
+    spread = diagonal[..., None] * one.solve(jacobian @ root)
+    variance = diagonal - diagonal**2 * one.inverse_diagonal() + (spread**2).sum(-1)
+    return np.where(data.is_real, noise_mean**2 + np.maximum(variance, 0.0), diagonal)
+
+
+def _student_correction(student: np.ndarray, ratio: np.ndarray, is_real: np.ndarray) -> float:
+    """What the variational bound adds to the Gaussian evidence for the mixing weights of Student-t noise.
+
+    q(lambda) = Gamma((v + 1)/2, (v + ratio)/2) with ratio = expected squared noise over variance; p = Gamma(v/2, v/2).
+    """
+    degrees = noise.DEGREES_OF_FREEDOM
+    shape_q, rate_q = 0.5 * (degrees + 1.0), 0.5 * (degrees + ratio)
+    shape_p = rate_p = 0.5 * degrees
+    expected_log = digamma(shape_q) - np.log(rate_q)
+    divergence = (
+        shape_q * np.log(rate_q)
+        - shape_p * np.log(rate_p)
+        - gammaln(shape_q)
+        + gammaln(shape_p)
+        + (shape_q - shape_p) * expected_log
+        - (rate_q - rate_p) * shape_q / rate_q
+    )
+    return float(np.where(is_real, 0.5 * (expected_log - np.log(student)) - divergence, 0.0).sum())
+
+
+class _Nodes(NamedTuple):
+    scales: np.ndarray  # (N, H) resampled nodes
+    weight: np.ndarray  # (N,)
+    log_evidence: float  # of the basin, scales integrated out
+    student: np.ndarray  # (G, n)
+
+
+def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: int, seed: int) -> _Nodes:
+    """Nodes for the scales of one basin by adaptive importance sampling on the closed-form evidence."""
+    num_scales = 2 + (law.num_parameters if len(data.y) > 1 else 0)
+    prior_mean = np.array([LOG_NOISE_PRIOR[0], LOG_DISCREPANCY_PRIOR[0]] + [LOG_DOMAIN_PRIOR[0]] * (num_scales - 2))
+    prior_sd = np.array([LOG_NOISE_PRIOR[1], LOG_DISCREPANCY_PRIOR[1]] + [LOG_DOMAIN_PRIOR[1]] * (num_scales - 2))
+    normal = ndtri(
+        np.clip(qmc.Sobol(num_scales, rng=np.random.default_rng(seed)).random(_NODES_A_ROUND), 1e-6, 1 - 1e-6)
+    )
+    student = np.ones(data.y.shape)
+    mean, root = prior_mean, np.diag(prior_sd)
+    correction = 0.0
+    nodes, log_target, proposals = [], [], []
+    for round_index in range(_ROUNDS):
+        new = mean + normal @ root.T
+        new[:, :2] = np.clip(new[:, :2], prior_mean[:2] - 5 * prior_sd[:2], prior_mean[:2] + 5 * prior_sd[:2])
+        conditional = condition(law, data, linear, _unpack(new), student)
+        value = conditional.log_evidence + _log_prior(new)
+        value = np.where(np.isfinite(value), value, -np.inf)
+        if round_index == 0:
+            # Fix the noise weights once, at the best node; evidence under other weights is not comparable.
+            for _ in range(2):
+                best = int(np.argmax(value))
+                scale_sq = float(np.exp(2.0 * new[best, 0])) * data.context.scale**2
+                moments = residual_moments(data, linear, conditional, best)
+                ratio = moments / (scale_sq + data.known_var)
+                student = np.where(data.is_real, noise.student_weights(ratio, np.ones(())), 1.0)
+                conditional = condition(law, data, linear, _unpack(new), student)
+                value = conditional.log_evidence + _log_prior(new)
+            correction = _student_correction(student, ratio, data.is_real)
+        nodes.append(new)
+        log_target.append(value)
+        proposals.append((mean, root))
+        every = np.concatenate(nodes)
+        log_weight = np.concatenate(log_target) - _log_mixture(every, proposals)
+        weight = np.exp(log_weight - log_weight.max())
+        weight /= weight.sum()
+        mean = weight @ every
+        # Inflated, and never narrower than a part of the prior: a few lucky nodes must not close the search.
+        covariance = 1.5 * (every - mean).T @ ((every - mean) * weight[:, None]) + np.diag((0.15 * prior_sd) ** 2)
+        root = np.linalg.cholesky(covariance)
+    log_evidence = float(np.log(np.mean(np.exp(log_weight - log_weight.max()))) + log_weight.max()) + correction
+    positions = (np.arange(num_keep) + 0.5) / num_keep
+    order = np.argsort(every[:, 0])
+    picked = order[np.searchsorted(np.cumsum(weight[order]), positions).clip(max=len(order) - 1)]
+    unique, counts = np.unique(picked, return_counts=True)
+    return _Nodes(every[unique], counts / num_keep, log_evidence, student)
+
+
+def _log_mixture(points: np.ndarray, proposals: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Log density of the equal mixture of Gaussian proposals, (N,)."""
+    parts = []
+    for mean, root in proposals:
+        z = np.linalg.solve(root, (points - mean).T)
+        parts.append(-0.5 * (z**2).sum(0) - np.log(np.diag(root)).sum())
+    return np.logaddexp.reduce(parts, axis=0) - np.log(len(parts))
+
+
+def fit_law(
+    law: BoundLaw, data: FitData, *, seed: int, num_starts: int = 32, num_nodes: int = 8, warm: np.ndarray | None = None
+) -> LawFit:
+    """Fits one law; see the module."""
+    basins = find_basins(law, data, num_starts=num_starts, seed=seed, warm=warm)
+    parts = [
+        _sample_scales(
+            law,
+            data,
+            Linear(*(array[0] for array in linearise(law, data, theta[None]))),
+            num_keep=num_nodes,
+            seed=seed + 1,
+        )
+        for theta in basins.theta
+    ]
+    evidence = np.array([part.log_evidence for part in parts])
+    basin_weight = np.exp(evidence - evidence.max())
+    basin_weight /= basin_weight.sum()
+    keep = basin_weight > 0.02
+    nodes = np.concatenate([p.scales for p, k in zip(parts, keep, strict=True) if k])
+    weight = np.concatenate([w * p.weight for w, p, k in zip(basin_weight, parts, keep, strict=True) if k])
+    student = np.concatenate(
+        [np.repeat(p.student[None], len(p.scales), 0) for p, k in zip(parts, keep, strict=True) if k]
+    )
+    theta = np.concatenate(
+        [np.repeat(t[None], len(p.scales), 0) for t, p, k in zip(basins.theta, parts, keep, strict=True) if k]
+    )
+    padding = 2 * num_nodes - len(nodes)
+    pad = lambda array: np.concatenate([array, np.repeat(array[:1], padding, 0)])  # noqa: E731
+    scales = _unpack(pad(nodes))
+    theta, student = pad(theta), pad(student)
+    weight = np.concatenate([weight, np.zeros(padding)])
+    for _ in range(_REFINEMENTS):
+        linear = linearise(law, data, theta)
+        conditional = condition(law, data, linear, scales, student)
+        # Half-way at first: at a broad node the full Gauss-Newton step may leave the region where it holds.
+        limit = 2.0 * law.prior_sd
+        theta = theta + np.clip(conditional.posterior.theta - theta, -limit, limit)
+    linear = linearise(law, data, theta)
+    conditional = condition(law, data, linear, scales, student)
+    log_evidence = float(np.logaddexp.reduce(evidence))
+    return LawFit(law, scales, weight / weight.sum(), linear, conditional, student, log_evidence, basins.theta)

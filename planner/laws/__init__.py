@@ -1,0 +1,73 @@
+"""The laws of the house: a registry of families, and the choice of those that suit a study.
+
+A user's law is one file: define a `LawFamily` and call `register`, or name it under the entry point group
+`planner.laws` of a package.
+"""
+
+import functools
+import importlib.metadata
+from collections.abc import Sequence
+
+from planner.errors import InputError
+from planner.laws.base import Context, Law, LawAxis, LawFamily, Parameter
+from planner.laws.coupled import COUPLED_POWERS
+from planner.laws.exponential import EXP_BILINEAR, EXP_QUADRATIC
+from planner.laws.powers import POWER_OF_SUM, PRODUCT_OF_POWERS, SUM_OF_POWERS
+
+__all__ = ["Context", "Law", "LawAxis", "LawFamily", "Parameter", "families", "register", "select"]
+
+_REGISTRY: dict[str, LawFamily] = {}
+
+
+def register(family: LawFamily) -> LawFamily:
+    """Adds a family under its name; a second family of the same name is refused."""
+    known = _REGISTRY.get(family.name)
+    if known is not None and known is not family:
+        raise InputError(f"law {family.name!r} is registered already; give yours another name")
+    _REGISTRY[family.name] = family
+    return family
+
+
+for _family in (SUM_OF_POWERS, PRODUCT_OF_POWERS, POWER_OF_SUM, EXP_QUADRATIC, EXP_BILINEAR, COUPLED_POWERS):
+    register(_family)
+
+
+@functools.cache
+def _load_entry_points() -> None:
+    for entry in importlib.metadata.entry_points(group="planner.laws"):
+        register(entry.load())
+
+
+def families() -> dict[str, LawFamily]:
+    """All registered families by name, those of installed packages included."""
+    _load_entry_points()
+    return dict(_REGISTRY)
+
+
+@functools.cache
+def _write(family: LawFamily, axes: tuple[LawAxis, ...]) -> Law:
+    mean, parameters = family.build(axes)
+    return Law(name=family.name, axes=axes, mean=mean, parameters=parameters, reason=family.suits(axes) or "")
+
+
+def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto") -> list[Law]:
+    """The laws for these axes: every family that suits them ("auto"), or those named.
+
+    The same axes give the same `Law` objects, so that compiled code is found again.
+
+    Raises:
+        InputError: an unknown name, or a named law that cannot be written for these axes.
+    """
+    known = families()
+    axes = tuple(axes)
+    if use == "auto":
+        return [_write(family, axes) for family in known.values() if family.suits(axes) is not None]
+    names = [use] if isinstance(use, str) else list(use)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"unknown law {', '.join(map(repr, unknown))}; known laws: {', '.join(sorted(known))}")
+    unfit = [name for name in names if known[name].suits(axes) is None]
+    if unfit:
+        described = ", ".join(f"{axis.name} ({'log' if axis.is_log else 'linear'})" for axis in axes)
+        raise InputError(f"law {', '.join(map(repr, unfit))} cannot be written for the axes {described}")
+    return [_write(known[name], axes) for name in names]
