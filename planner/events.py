@@ -52,7 +52,10 @@ def clean_text(value: object) -> str:
         # Somebody's __str__ failed while a failure is being recorded; the record matters more.
         text = f"<{type(value).__name__} that cannot be printed>"
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} [{len(text) - MAX_TEXT} more characters were cut]"
+    if len(text) <= MAX_TEXT:
+        return text
+    # Still within the limit with its note, so that it is not cut again when it is copied.
+    return f"{text[: MAX_TEXT - 100]} [cut: {len(text)} characters]"
 
 
 def encode_body(body: Mapping[str, Any]) -> str:

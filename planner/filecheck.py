@@ -39,7 +39,7 @@ def check(path: Path) -> None:
     if path.stat().st_size > _CHECK_BYTES:
         return
     # A connection that cannot write neither repairs nor removes the log when it closes.
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=30.0)
+    connection = sqlite3.connect(address(path), uri=True, timeout=30.0)
     try:
         findings = [row[0] for row in connection.execute("PRAGMA quick_check(1)")]
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -49,6 +49,17 @@ def check(path: Path) -> None:
         raise damaged(path, str(findings[0]).replace("\n", " "))
     if not {"events", "meta"} <= tables:
         raise damaged(path, f"it holds tables {', '.join(sorted(tables)) or 'of no name'}, not events and meta")
+
+
+def is_frozen(path: Path) -> bool:
+    """True when nobody who may write is using the file and we may not: somebody else's folder, a read-only disk."""
+    return not os.access(path.parent, os.W_OK) and not _size_of(path.with_name(path.name + "-wal"))
+
+
+def address(path: Path) -> str:
+    """The URI to read the file under, without writing to it."""
+    # Otherwise the library insists on creating its index of the log beside the file.
+    return f"{path.as_uri()}?mode=ro{'&immutable=1' if is_frozen(path) else ''}"
 
 
 def check_creatable(path: Path) -> None:

@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from planner import telling
 from planner.errors import BudgetExceeded, InputError, StoreDamaged
 from planner.events import DATA_STATES, Replayer, replay
 from planner.records import STATE_RULES, Design, Event, RunRecord, RunState, StudyState, run_id_of
-from planner.telling import Attached, Attachment, Turn
+from planner.telling import Attached, Attachment, Refusal, Reservation, Turn
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,25 +26,6 @@ if TYPE_CHECKING:
     from planner.store import Reader, Store
 
 __all__ = ["Attached", "Attachment", "Ledger", "Refusal", "Reservation", "replay"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A design that was not bought, and why."""
-
-    design: Design
-    run_id: str
-    predicted_cost: float
-    error: BudgetExceeded
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reservation:
-    """The answer to `Ledger.reserve`: new attempts, runs that were bought before, and designs refused."""
-
-    granted: Sequence[RunRecord]
-    existing: Sequence[RunRecord]
-    refused: Sequence[Refusal]
 
 
 class Ledger:
@@ -137,7 +117,7 @@ class Ledger:
 
     def events(self, after: int = 0) -> list[Event]:
         """Events with `seq` above `after`, in order."""
-        with self._store.reading() as reader:
+        with self._lock, self._store.reading() as reader:
             return reader.events(after)
 
     def state(self, total: float | None = None) -> StudyState:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import sqlite3
 import tempfile
@@ -21,7 +22,7 @@ import sqlalchemy as sa
 
 from planner import filecheck
 from planner.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew
-from planner.events import decode_body, encode_body
+from planner.events import clean_text, decode_body, encode_body
 from planner.records import Event
 
 SCHEMA_VERSION = 1
@@ -164,6 +165,9 @@ class Store:
         options: dict[str, Any] = {"connect_args": {"timeout": self._busy_timeout, "check_same_thread": False}}
         if url.database in (None, "", ":memory:"):
             options["poolclass"] = sa.StaticPool
+        elif self.read_only and self.path and filecheck.is_frozen(self.path):
+            options = {"creator": functools.partial(sqlite3.connect, filecheck.address(self.path), uri=True)}
+            options["poolclass"] = sa.NullPool  # somebody else may write in between
         engine = sa.create_engine(url, **options)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -196,15 +200,16 @@ class Store:
                 f"{self.name} was locked by another writer for more than {self._busy_timeout:g} s{held}."
                 " Nothing was changed; try again when it has ended."
             )
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) and self.path:
-            return filecheck.damaged(self.path, str(cause))
+        is_garbled = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "Could not decode" in str(cause)
+        if is_garbled and self.path:
+            return filecheck.damaged(self.path, clean_text(cause)[:200])
         if code == sqlite3.SQLITE_FULL or getattr(cause, "errno", None) == errno.ENOSPC:
             return StoreError(
-                f"there is no space left to write {self.name}. All that was recorded before is intact:"
-                " free some space and run the same command again."
+                f"there is no space left to write {self.name}. Nothing of this step was recorded and all that was"
+                " recorded before is intact: free some space and run the same command again."
             )
         return StoreError(
-            f"{self.name} cannot be used: {cause}. All that was recorded before is intact;"
+            f"{self.name} cannot be used: {clean_text(cause)[:200]}. Nothing of this step was recorded:"
             " check the folder, its permissions and the disk, then run the same command again."
         )
 

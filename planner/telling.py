@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,25 @@ class Attached:
 
     run: RunRecord
     warning: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A design that was not bought, and why."""
+
+    design: Design
+    run_id: str
+    predicted_cost: float
+    error: BudgetExceeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """The answer to `Ledger.reserve`: new attempts, runs that were bought before, and designs refused."""
+
+    granted: Sequence[RunRecord]
+    existing: Sequence[RunRecord]
+    refused: Sequence[Refusal]
 
 
 def number_told(value: object, what: str) -> float:
@@ -256,11 +275,12 @@ class Turn:
         for rival in rivals:
             if _is_same(rival, result):
                 return Attached(run=rival, warning=f"already recorded as run {rival.run_id}: taken as one observation")
-        if rivals:
-            used = {self.runs[run_id].design.seed for run_id in here}
-            design = replace(design, seed=next(seed for seed in range(len(used) + 1) if seed not in used))
+        seeds = {self.runs[run_id].design.seed: self.runs[run_id] for run_id in here}
+        if rivals or design.seed in seeds:
+            rival = rivals[0] if rivals else seeds[design.seed]
+            design = replace(design, seed=next(seed for seed in range(len(seeds) + 1) if seed not in seeds))
             warning = (
-                f"run {rivals[0].run_id} has the same axes and seed and is {_describe(rivals[0])}:"
+                f"run {rival.run_id} has the same axes and seed and is {_describe(rival)}:"
                 f" this one is taken as a replicate with seed {design.seed}"
             )
         run_id = run_id_of(self._study_name, design)
