@@ -97,7 +97,7 @@ def _read_slowly(
             try:
                 yield float(cell)
             except OverflowError:
-                yield math.copysign(math.inf, cell)
+                yield math.inf if cell > 0 else -math.inf
 
 
 def is_number(text: str) -> bool:

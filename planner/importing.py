@@ -256,10 +256,7 @@ class _Importer:
             return found[0]
         known = ", ".join(self.spec.domain_names[:10])
         if not given:
-            rule, hint = (
-                "the study has several domains, and the file does not say which",
-                f"Add a column, or name one of {known}",
-            )
+            rule, hint = "the study has several domains and the file names none", f"Add a column domain: {known}"
         elif found:
             rule, hint = f"factors {given} fit several domains", f"Add a column domain with one of {', '.join(found)}"
         else:

@@ -42,14 +42,11 @@ class Table:
         self, index: int | np.integer[Any], column: str, value: object, message: str, hint: str = ""
     ) -> Problem:
         """A problem with one cell, for the reader's own checks; `index` counts rows of this table from 0."""
-        return Problem(
-            message=message,
-            file=str(self.path),
-            line=int(self.lines[index]),
-            key=column,
-            value=f"{value:.6g}" if isinstance(value, float) else str(value),
-            hint=hint,
-        )
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+        # `Problem` shows a value only where the message does not already hold it, and "0" is in "must exceed 0".
+        message = f"{message} (got {shown})" if shown and shown in message else message
+        line = int(self.lines[index])
+        return Problem(message=message, file=str(self.path), line=line, key=column, value=shown, hint=hint)
 
     def take(self, index: np.ndarray) -> Table:
         """The rows at `index`: integers or booleans (R,)."""

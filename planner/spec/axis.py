@@ -73,7 +73,8 @@ class AxisSection(Section):
         share = self.role == "mixture" or self.simplex is not None
         if self.scale == "log":
             for key, bound in (("low", low), ("high", high)):
-                if bound is not None and bound <= 0:
+                # A bound taken from `values` is reported there.
+                if bound is not None and bound <= 0 and bound not in (self.values or ()):
                     yield Complaint(
                         key,
                         bound,

@@ -197,7 +197,7 @@ def _cost_complaints(
         )
     for index, term in enumerate(terms):
         for name in _table(_table(term).get("powers")):
-            if name not in axis_names:
+            if axis_names and name not in axis_names:
                 key = f"cost.terms[{index}].powers.{name}"
                 yield Complaint(key, name, "is not an axis", near(name, axis_names))
         for name in _table(_table(term).get("domains")):
@@ -215,7 +215,7 @@ def _target_complaints(
 ) -> Iterator[Complaint]:
     yield from _domain_complaints(f"{key}.domain", target.get("domain"), domain_names)
     axis = target.get("axis")
-    if isinstance(axis, str) and axis not in axis_names:
+    if isinstance(axis, str) and axis_names and axis not in axis_names:
         yield Complaint(f"{key}.axis", axis, "is not an axis", near(axis, axis_names))
     for index, point in enumerate(_list(target.get("points"))):
         if isinstance(point, Mapping):
@@ -237,7 +237,7 @@ def _point_complaints(
     key: str, point: Mapping[str, Any], axes: Sequence[Mapping[str, Any]], axis_names: Sequence[str]
 ) -> Iterator[Complaint]:
     for name in point:
-        if name not in axis_names and name != "domain":
+        if axis_names and name not in axis_names and name != "domain":
             yield Complaint(f"{key}.{name}", point[name], "is not an axis", near(name, [*axis_names, "domain"]))
     first_of_name = {axis["name"]: axis for axis in reversed(axes) if isinstance(axis.get("name"), str)}
     for name in axis_names:
