@@ -176,13 +176,18 @@ def _known(run: RunRecord | None) -> RunRecord:
     return run
 
 
+def _named(event: Event) -> str:
+    if event.run_id is None:
+        raise KeyError("the event names no run")
+    return event.run_id
+
+
 def _read_proposed(run: RunRecord | None, event: Event) -> RunRecord:
-    assert event.run_id is not None
     predicted_cost = float(event.body["predicted_cost"])
     reason = event.body.get("reason") or {}
     if run is None:
         return RunRecord(
-            run_id=event.run_id,
+            run_id=_named(event),
             design=_read_design(event.body),
             predicted_cost=predicted_cost,
             reason=reason,
@@ -283,13 +288,13 @@ def _with_result(run: RunRecord, state: RunState, body: Mapping[str, Any]) -> Ru
 
 
 def _read_attached(run: RunRecord | None, event: Event) -> RunRecord:
-    assert event.run_id is not None
     if run is not None:
         raise KeyError("the run is already known")
-    cost = _read_charge(RunRecord(run_id=event.run_id, design=_read_design(event.body)), event.body)
+    design = _read_design(event.body)
+    cost = _read_charge(RunRecord(run_id=_named(event), design=design), event.body)
     attached = RunRecord(
-        run_id=event.run_id,
-        design=_read_design(event.body),
+        run_id=_named(event),
+        design=design,
         predicted_cost=cost,
         cost=cost,
         external=True,

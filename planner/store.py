@@ -102,6 +102,15 @@ class Store:
                     self._create_file(self.path)
                 filecheck.check(self.path)
             self._engine = self._make_engine(self.url)
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            self._engine = None
+            raise
+
+    def _prepare(self) -> None:
+        with self._faults():
             if self.path is None and (self._is_sqlite or not self.read_only):
                 with self._connect(writes=True) as connection, connection.begin():
                     self._lock_server(connection)
