@@ -28,6 +28,8 @@ from planner.records import RunState
 
 # How long a worker may be late with its own SIGKILL before the backend kills it as well.
 MARGIN_SECONDS = 10.0
+# Workers of this process whose `Local` is gone: somebody must wait for them, or they stay zombies.
+_left_behind: set[int] = set()
 
 
 @dataclass(eq=False)
@@ -70,7 +72,7 @@ class Local:
         content = self._content(job)
         self._adopt_siblings(folder.path.parent)
         working = self._working_entry(folder)
-        if working is not None:
+        if working is not None and not attempts.is_over(folder, working.attempt):
             return working.handle
         handle = self._handle(folder, job.attempt)
         try:
@@ -104,10 +106,14 @@ class Local:
 
     def close(self) -> None:
         """Forgets the runs without touching them; they go on and can be polled by another `Local`."""
-        for entry in self._entries.values():
-            self._reap(entry)
+        _left_behind.update(entry.pid for entry in self._entries.values() if entry.pid and entry.status is None)
+        _reap_left_behind()
         self._entries.clear()
         self._queue.clear()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_queue"):
+            self.close()
 
     # ---- what is known ----
 
@@ -229,6 +235,7 @@ class Local:
             self._start(self._queue.popleft(), name)
 
     def _start(self, entry: _Entry, slot: str) -> None:
+        _reap_left_behind()
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             # Not `subprocess`: its object would have to be kept, and warns, when the planner leaves a worker behind.
@@ -320,6 +327,16 @@ class Local:
         # Written first: the worker will not live to do it.
         attempts.write_ending(entry.folder, entry.attempt, code, reason)
         processes.kill_family(note.get("token"), attempts.roots(note), timeout=0.0)
+
+
+def _reap_left_behind() -> None:
+    for pid in list(_left_behind):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:
+            ended = True
+        if ended:
+            _left_behind.discard(pid)
 
 
 def _unknown_report(handle: str) -> Report:

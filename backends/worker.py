@@ -36,27 +36,43 @@ from backends import jobfile, jsonfile, processes
 
 INTERVAL = 0.2  # seconds between looks at the cancel file, the clock and the metrics
 HEARTBEAT = 10.0  # seconds between signs of life in the job folder
+LOCK_SECONDS = 10.0
 DEFAULT_GRACE = 10.0
 
 
 def supervise(path: Path) -> int:
     """Runs the attempt in `path` unless another worker does or did; returns its exit code."""
     folder = jobfile.JobFolder(Path(path).resolve())
+    try:
+        job = jobfile.parse_job(folder.path)
+    except jobfile.BadJob as error:
+        print(f"BadJob: {error}", flush=True)
+        return jobfile.BAD_JOB
     with open(folder.lock, "w") as lock:
-        try:
-            # Two planners, or one that died between starting a worker and noting it, may start two workers.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(lock.fileno(), folder, job.attempt):
             return 0
-        try:
-            job = jobfile.parse_job(folder.path)
-        except jobfile.BadJob as error:
-            print(f"BadJob: {error}", flush=True)
-            return jobfile.BAD_JOB
         ended = jsonfile.read_json(folder.exit)
         if ended is not None and ended.get("attempt") == job.attempt:
             return int(ended.get("code", 0))
         return _Attempt(folder, job).run()
+
+
+def _lock(descriptor: int, folder: jobfile.JobFolder, attempt: int) -> bool:
+    """Whether this worker has the folder for itself; a worker of an earlier attempt is given time to leave.
+
+    Two planners, or one that died between starting a worker and noting it, may start two workers.
+    """
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            note = jsonfile.read_json(folder.process) or {}
+            if note.get("attempt") == attempt or time.monotonic() > end:
+                print(f"attempt {attempt} is left to the worker that holds {folder.lock.name}: {note}", flush=True)
+                return False
+        time.sleep(0.05)
 
 
 class _Attempt:
