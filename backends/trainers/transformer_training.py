@@ -1,0 +1,248 @@
+"""Plans and trains one small language model: batch and learning rate by rule, the loop, checkpoints."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from backends.trainers import corpus as texts
+from backends.trainers import transformer
+from backends.trainers import transformer_steps as steps
+
+CHUNK_STEPS = 16  # steps between two looks at the clock, the cancel file and the loss
+CHECKPOINT_SECONDS = 20.0
+HEARTBEAT_SECONDS = 5.0
+EVALUATE_BYTES = 100_000  # training bytes between two evaluations, so that these stay a tenth of the work
+EVALUATION_BATCH = 16
+MIN_STEPS = 40
+ROUNDING = 1.05  # by how much a run's cost may pass a limit only because shapes come in steps
+UNIFORM_LOSS = math.log(transformer.VOCABULARY)  # nats per byte of a model that knows nothing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a study may set in `[backend]`; the defaults give a clean scaling law from 1e4 parameters up."""
+
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    lr_scale: float = 1.0
+    batch_size: int | None = None  # windows per step; None: grows with the square root of the bytes seen
+    context: int = 128
+    weight_decay: float = 0.1
+    held_out_bytes: int = 32768
+
+    def __post_init__(self) -> None:
+        if self.schedule not in ("cosine", "wsd"):
+            raise ValueError(f"schedule: {self.schedule!r} is unknown; known: cosine, wsd")
+        if not (math.isfinite(self.lr_scale) and self.lr_scale > 0):
+            raise ValueError(f"lr_scale: {self.lr_scale!r} must be a positive number")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size: {self.batch_size!r} must be at least 1 window")
+        if not 8 <= self.context <= texts.BLOCK_BYTES:
+            raise ValueError(f"context: {self.context!r} must be between 8 and {texts.BLOCK_BYTES} bytes")
+        if self.held_out_bytes < self.context:
+            raise ValueError(f"held_out_bytes: {self.held_out_bytes!r} must be at least one context ({self.context})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One run worked out: what is trained, for how long, and what it costs."""
+
+    shape: transformer.Shape
+    batch: int  # windows per step
+    steps: int
+    learning_rate: float  # peak
+    settings: Settings
+
+    @property
+    def bytes_per_step(self) -> int:
+        return self.batch * self.settings.context
+
+    def cost_after(self, step: int) -> float:
+        """FLOPs of the first `step` steps, 6 N D."""
+        return 6.0 * self.shape.parameters * step * self.bytes_per_step
+
+
+def plan_run(parameters: float, tokens: float, settings: Settings, *, max_cost: float | None = None) -> Plan:
+    """Plan nearest to a requested size and number of bytes.
+
+    The batch is 2 windows at 1e5 bytes and grows with their square root; the peak learning rate falls with the width.
+    Both were tuned so that loss falls smoothly from 1e4 to 1.6e5 parameters and 1e5 to 3e6 bytes. A run that would pass
+    `max_cost` by rounding alone is shortened. Raises `ValueError` for a run that makes no sense or costs more.
+    """
+    shape = transformer.shape_for(float(parameters))
+    if not (math.isfinite(tokens) and tokens > 0):
+        raise ValueError(f"tokens: {tokens!r} must be a positive number of bytes")
+    batch = settings.batch_size or max(1, round(2.0 * (tokens / 1e5) ** 0.5))
+    learning_rate = settings.lr_scale * 0.017 * (56.0 / shape.width) ** 0.75
+    plan = Plan(shape, batch, round(tokens / (batch * settings.context)), learning_rate, settings)
+    if max_cost is not None and plan.cost_after(plan.steps) > max_cost:
+        if plan.cost_after(plan.steps) > ROUNDING * max_cost:
+            raise ValueError(
+                f"{parameters:g} parameters and {tokens:g} bytes cost {plan.cost_after(plan.steps):.4g} FLOP (6 N D),"
+                f" more than max_cost = {max_cost:.4g}; [cost] of the study should read 6 N D"
+            )
+        plan = dataclasses.replace(plan, steps=int(max_cost / plan.cost_after(1)))
+    if plan.steps < MIN_STEPS:
+        raise ValueError(
+            f"tokens: {tokens:g} bytes are {plan.steps} steps of {batch} x {settings.context} bytes, at least"
+            f" {MIN_STEPS} are needed; ask for more tokens, or set a smaller batch_size"
+        )
+    return plan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is known of a run on its way; `held_out` is None between evaluations."""
+
+    step: int
+    cost: float
+    train_loss: float  # mean over the last steps
+    held_out: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How training ended: with a loss, diverged (why), or stopped half-way after a checkpoint (why)."""
+
+    step: int
+    cost: float
+    train_loss: float
+    held_out: float | None = None
+    diverged: str | None = None
+    stopped: str | None = None
+
+
+def train_model(
+    plan: Plan,
+    corpus: texts.Corpus,
+    seed: int,
+    *,
+    checkpoint: Path | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    stop_reason: Callable[[], str | None] = lambda: None,
+) -> Ending:
+    """Trains from the checkpoint, or from the start, to the end of the plan or until `stop_reason` gives one.
+
+    Stopping and going on changes nothing: data order and schedule depend on plan, corpus and seed only.
+    """
+    starts = texts.train_windows(corpus, num=plan.steps * plan.batch, context=plan.settings.context, seed=seed)
+    held_out = _held_out_groups(plan, corpus)
+    identity = json.dumps([dataclasses.asdict(plan), corpus.digest, seed], sort_keys=True)
+    state = steps.initial_state(seed, plan.shape, plan.settings.weight_decay)
+    if checkpoint is not None:
+        state = load_state(checkpoint, identity, like=state)
+    done, train_loss = int(state.step), math.nan
+    evaluate_every = max(plan.steps // 8, EVALUATE_BYTES // plan.bytes_per_step)
+    saved_at = told_at = time.monotonic()
+    while done < plan.steps:
+        reason = stop_reason()
+        if reason is not None or (checkpoint is not None and time.monotonic() - saved_at > CHECKPOINT_SECONDS):
+            if checkpoint is not None:
+                save_state(checkpoint, identity, state)
+            saved_at = time.monotonic()
+        if reason is not None:
+            return Ending(step=done, cost=plan.cost_after(done), train_loss=train_loss, stopped=reason)
+        # Chunks end where evaluations are due, counted from the start, so that a resumed run reports the same curve.
+        due = min((done // evaluate_every + 1) * evaluate_every, plan.steps)
+        count = min(CHUNK_STEPS, due - done)
+        windows = _windows_of_chunk(plan, corpus, starts, done, count)
+        state, mean_loss = _take_steps(plan, state, windows, count)
+        done, train_loss = done + count, float(mean_loss)
+        trouble = _trouble(train_loss, is_late=2 * done > plan.steps)
+        if trouble is not None:
+            return Ending(step=done, cost=plan.cost_after(done), train_loss=train_loss, diverged=trouble)
+        if done < plan.steps and (done == due or time.monotonic() - told_at > HEARTBEAT_SECONDS):
+            value = _evaluate(plan, state, held_out) if done == due else None
+            on_progress(Progress(step=done, cost=plan.cost_after(done), train_loss=train_loss, held_out=value))
+            told_at = time.monotonic()
+    loss = _evaluate(plan, state, held_out)
+    trouble = _trouble(loss, is_late=True)
+    return Ending(
+        step=done,
+        cost=plan.cost_after(done),
+        train_loss=train_loss,
+        held_out=None if trouble else loss,
+        diverged=trouble,
+    )
+
+
+def _trouble(loss: float, *, is_late: bool) -> str | None:
+    if not math.isfinite(loss):
+        return f"the loss is {loss}"
+    if is_late and loss >= UNIFORM_LOSS:
+        # RMSNorm keeps a run finite whatever the learning rate, so not-a-number alone would miss most divergence.
+        return f"the loss is {loss:.4g} nats per byte; guessing bytes evenly has {UNIFORM_LOSS:.4g}"
+    return None
+
+
+def _windows_of_chunk(plan: Plan, corpus: texts.Corpus, starts: np.ndarray, done: int, count: int) -> np.ndarray:
+    """Training text of `count` steps, padded to a whole chunk: (chunk, batch, context) uint8."""
+    context = plan.settings.context
+    chunk = np.zeros((CHUNK_STEPS, plan.batch, context), np.uint8)
+    chosen = starts[done * plan.batch : (done + count) * plan.batch].reshape(count, plan.batch)
+    chunk[:count] = corpus.train[chosen[..., None] + np.arange(context)]
+    return chunk
+
+
+def _take_steps(
+    plan: Plan, state: steps.TrainState, windows: np.ndarray, count: int
+) -> tuple[steps.TrainState, jax.Array]:
+    return steps.compiled_train_steps()(
+        state,
+        windows,
+        np.int32(count),
+        np.int32(plan.steps),
+        np.float32(plan.learning_rate),
+        shape=plan.shape,
+        schedule=plan.settings.schedule,
+        weight_decay=plan.settings.weight_decay,
+    )
+
+
+def _held_out_groups(plan: Plan, corpus: texts.Corpus) -> np.ndarray:
+    """Held-out windows in groups that fit in memory, (groups, 16, context); what does not fill a group is left out."""
+    context = plan.settings.context
+    windows = texts.held_out_windows(corpus, num_bytes=plan.settings.held_out_bytes, context=context)
+    size = min(EVALUATION_BATCH, len(windows))
+    return windows[: len(windows) // size * size].reshape(-1, size, context)
+
+
+def _evaluate(plan: Plan, state: steps.TrainState, held_out: np.ndarray) -> float:
+    return float(steps.compiled_held_out_loss()(state.params, held_out, shape=plan.shape))
+
+
+def save_state(path: Path, identity: str, state: steps.TrainState) -> None:
+    """Writes a checkpoint as a whole, so that a run killed while writing keeps the one before."""
+    leaves: dict[str, Any] = {f"leaf{index}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(state))}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        np.savez(file, identity=np.array(identity), **leaves)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def load_state(path: Path, identity: str, *, like: steps.TrainState) -> steps.TrainState:
+    """State in a checkpoint; `like` where there is none, it is damaged, or it belongs to another run."""
+    leaves, structure = jax.tree.flatten(like)
+    try:
+        with path.open("rb") as raw, np.load(raw) as file:
+            if str(file["identity"]) != identity:
+                print(f"checkpoint {path} belongs to another plan, text or seed; starting over", flush=True)
+                return like
+            stored = [file[f"leaf{index}"] for index in range(len(leaves))]
+    except FileNotFoundError:
+        return like
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        print(f"checkpoint {path} cannot be read ({error}); starting over", flush=True)
+        return like
+    return jax.tree.unflatten(structure, stored)
