@@ -15,6 +15,12 @@ KINDS: Mapping[str, tuple[str, str]] = {
 }
 # Accepted nowhere yet; named so that the error says more than "unknown".
 PLANNED = ("command", "ray", "slurm")
+# Options of the loop and of other backends: a backend that knows all its own lets them pass, so that a study can
+# change its backend by one word.
+FOREIGN = frozenset(
+    {"trainer", "command", "gpus", "threads_per_slot", "grace_seconds", "env"}
+    | {"deadline_seconds", "max_overrun", "predicted_cost"}
+)
 
 
 def open_backend(kind: str, options: Mapping[str, Any], study_dir: Path) -> "Backend":

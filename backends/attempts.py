@@ -24,7 +24,9 @@ from planner.execution import Report
 from planner.records import RunState
 
 # Options that say where a run happens, not what is run.
-PLACE_OPTIONS = frozenset({"kind", "slots", "gpus", "threads_per_slot", "grace_seconds", "predicted_cost"})
+PLACE_OPTIONS = frozenset(
+    {"slots", "gpus", "threads_per_slot", "grace_seconds", "deadline_seconds", "max_overrun", "predicted_cost"}
+)
 # A worker on another machine is believed dead after so long without a sign of life (it gives one every 10 s).
 SILENCE_SECONDS = 180.0
 
@@ -117,11 +119,17 @@ def set_aside(folder: JobFolder) -> None:
     folder.path.rename(target)
 
 
-def clear_for_attempt(folder: JobFolder) -> None:
-    """Makes room for a new attempt; checkpoints, metrics and the log stay.  A valid result must not be there."""
-    record = read_json(folder.exit)
-    if record is not None:
-        folder.exit.rename(folder.path / f"exit-{record.get('attempt')}.json")
+def clear_for_attempt(folder: JobFolder, last: int) -> None:
+    """Makes room for the attempt after `last`; checkpoints and the log stay.  A valid result must not be there.
+
+    Metrics stay too if the run was interrupted and goes on.  Otherwise they are put aside: what a failed attempt cost
+    was charged when it failed.
+    """
+    record = ending(folder, last) or {}
+    if folder.exit.exists():
+        folder.exit.rename(folder.path / f"exit-{last}.json")
+    if record.get("code") not in (REQUEUE, TERMINATED) and folder.metrics.exists():
+        folder.metrics.rename(folder.path / f"metrics-{last}.jsonl")
     for path in (folder.cancel, folder.process, folder.result):
         path.unlink(missing_ok=True)
 

@@ -150,7 +150,8 @@ class Local:
             return False
         if known is not None and known.get("attempt") == attempt:
             return attempts.process_note(folder, attempt) is None
-        attempts.clear_for_attempt(folder)
+        if known is not None:
+            attempts.clear_for_attempt(folder, int(known.get("attempt", 0)))
         write_json(folder.job, content)
         return True
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from backends import FOREIGN
 from planner.execution import BackendError, Job, Report
 from planner.records import STATE_RULES, Design, RunState
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPTIONS = ("file", "response", "cost", "domain", "where", "columns", "se", "trials", "successes", "state", "slots")
-# What other backends understand; harmless here.
-FOREIGN = frozenset({"trainer", "command", "gpus", "threads_per_slot", "grace_seconds", "env", "predicted_cost"})
 # Designs are compared in the log: the table and the study may have written the same number differently.
 TOLERANCE = 1e-9
 
@@ -132,13 +131,13 @@ class Replay:
 
     def _refusal(self, where: str, row: int) -> str:
         if where.startswith("seed "):
-            return f"{self.file.name} has too few replicates of this design: {where}"
+            return f"{self.file.name} has too few replicates of this design: {where} (not to be tried again)"
         cells = ", ".join(f"{name}={value}" for name, value in self.table.loc[row].items())
         domains = ""
         if self.options.get("domain") is not None:
             known = sorted({str(name) for name in self.table[self.options["domain"]]})
             domains = f"; recorded domains: {', '.join(known[:20])}"
-        return f"no recorded run has this design: {where} of {self.file.name} ({cells}){domains}"
+        return f"no recorded run has this design (not to be tried again): {where} of {self.file.name}, {cells}{domains}"
 
 
 def _log_distance(column: NDArray[np.float64], value: float) -> NDArray[np.float64]:

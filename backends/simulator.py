@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from backends import FOREIGN
 from backends.truths import TRUTHS, Truth
 from backends.truths.domains import Mean
 from planner.execution import BackendError, Job, Report
 from planner.records import RunState
 
-# What other backends understand; harmless here, so that a study can change its backend by one word.
-FOREIGN = frozenset({"trainer", "command", "gpus", "threads_per_slot", "grace_seconds", "env", "predicted_cost"})
 # Names under which studies commonly write an axis.
 ALIASES = {
     "n": "parameters",

@@ -334,6 +334,15 @@ def test_a_trainer_killed_by_a_signal(study: Path, number: int, state: RunState,
     assert report.progress is not None and report.progress["step"] == 1
 
 
+def test_what_a_failed_attempt_cost_is_not_told_again(study: Path) -> None:
+    backend = open_local(study, "dies", signal=int(signal.SIGKILL))
+    assert wait(backend, backend.submit(job_of(study)), is_over).cost == 1.5
+    broken = Local({"command": ["no-such-program-here"], "slots": 1}, study)
+    report = wait(broken, broken.submit(job_of(study, attempt=1)), is_over)
+    assert report.state is RunState.FAILED and report.cost is None
+    assert wait(broken, "0:s.runs/r1", is_over).state is RunState.OUT_OF_MEMORY, "the record of the first attempt stays"
+
+
 def test_a_worker_told_to_end_passes_it_on(study: Path) -> None:
     backend = open_local(study, "endless")
     handle = backend.submit(job_of(study))
