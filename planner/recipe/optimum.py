@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from planner.recipe import factorise
 
 Mean = Callable[..., jax.Array]  # mean(theta, log_x (A,), *shared) -> (), smaller is better, pure JAX
+Leaf = Any  # jax.Array inside compiled code, a numpy array once copied to the host
 
 MAX_STEPS = 60
 FIRST_RADIUS = 0.3  # largest first move, in units of the box
@@ -40,18 +41,18 @@ class LogProblem(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """What is known at the best point found for one draw; A axes, K cost terms."""
+    """What is known at the best point found for one draw, or, with a leading axis S, for S draws; A axes."""
 
-    log_x: jax.Array  # (A,)
-    response: jax.Array  # ()
-    gradient: jax.Array  # (A,) of the mean in log x
-    slope: jax.Array  # (A,) d log x / d log budget, zero for axes at a bound or when the budget does not bind
-    multiplier: jax.Array  # () fall of the response per unit of log budget
-    at_low: jax.Array  # (A,) bool
-    at_high: jax.Array  # (A,) bool
-    binds: jax.Array  # () bool, the budget is used up
-    converged: jax.Array  # () bool, certified a local optimum
-    flat: jax.Array  # () bool, the optimum is not unique: `log_x` is one of many, `slope` NaN
+    log_x: Leaf  # (A,)
+    response: Leaf  # ()
+    gradient: Leaf  # (A,) of the mean in log x
+    slope: Leaf  # (A,) d log x / d log budget, zero for axes at a bound or when the budget does not bind
+    multiplier: Leaf  # () fall of the response per unit of log budget
+    at_low: Leaf  # (A,) bool
+    at_high: Leaf  # (A,) bool
+    binds: Leaf  # () bool, the budget is used up
+    converged: Leaf  # () bool, certified a local optimum
+    flat: Leaf  # () bool, the optimum is not unique: `log_x` is one of many, `slope` NaN
 
 
 class _Local(NamedTuple):
@@ -90,10 +91,10 @@ class _Direction(NamedTuple):
 def solve_draws(
     mean: Mean, thetas: Any, shared: tuple[Any, ...], log_budget: jax.Array, starts: jax.Array, problem: LogProblem
 ) -> Optimum:
-    """Optimises every draw from the best of `starts` (M, A); `thetas` has a leading axis S, and so has the result."""
+    """Optimises every draw from the best of its `starts` (S, M, A); `thetas` and the result have a leading axis S."""
     trace_counts["solve_draws"] += 1
     solve = functools.partial(_solve, mean, problem)
-    return jax.vmap(solve, in_axes=(0, None, None, None))(thetas, shared, log_budget, starts)
+    return jax.vmap(solve, in_axes=(0, None, None, 0))(thetas, shared, log_budget, starts)
 
 
 @functools.partial(jax.jit, static_argnames=("mean",))
@@ -115,7 +116,10 @@ def _solve(
     # A law may overflow far from its optimum; such a point is no start.
     best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
     t = jnp.clip((starts[best] - problem.low) / safe_width, 0.0, 1.0)
-    log_cost, _ = _log_cost(problem, t)
+    # Closer than a tenth the start belongs on the cost surface; farther inside it may lead to an optimum that
+    # leaves budget unspent.
+    near = _log_cost(problem, t)[0] > log_budget - 0.1
+    t, log_cost = _onto_budget(problem, log_budget, t, problem.width > 0, near)
     none = problem.width < 0
     zero = jnp.zeros_like(log_cost)
     state = _State(

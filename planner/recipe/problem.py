@@ -57,10 +57,15 @@ class Posynomial:
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """Bounds of the axes, (A,) each, natural logs of raw units; an axis with low == high is held fixed."""
+    """Bounds of the axes, (A,) each, natural logs of raw units; an axis with low == high is held fixed.
+
+    An axis that is not log-scaled (a mixture share) has its raw value as coordinate and False in `is_log`; its
+    powers in the cost must be zero.  Raises `ValueError` on bounds that are not finite or the wrong way round.
+    """
 
     low: np.ndarray
     high: np.ndarray
+    is_log: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((), bool))  # (A,) bool, default all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "low", np.asarray(self.low, dtype=np.float64))
@@ -69,10 +74,19 @@ class Box:
             raise ValueError(f"box: need low (A,) and high (A,), got shapes {self.low.shape} and {self.high.shape}")
         if not (np.isfinite(self.low) & np.isfinite(self.high) & (self.low <= self.high)).all():
             raise ValueError(f"box: need finite low <= high on every axis, got low={self.low}, high={self.high}")
+        object.__setattr__(self, "is_log", np.broadcast_to(np.asarray(self.is_log, dtype=bool), self.low.shape))
 
     @property
     def width(self) -> np.ndarray:
         return self.high - self.low
+
+    def raw(self, coordinates: np.ndarray) -> np.ndarray:
+        """Axis values in raw units from coordinates (..., A)."""
+        return np.where(self.is_log, np.exp(np.where(self.is_log, coordinates, 0.0)), coordinates)
+
+    def coordinates(self, raw: np.ndarray) -> np.ndarray:
+        """Coordinates from axis values in raw units, (..., A)."""
+        return np.where(self.is_log, np.log(np.where(self.is_log, raw, 1.0)), raw)
 
 
 def cheapest_point(cost: Posynomial, box: Box) -> np.ndarray:

@@ -1,0 +1,224 @@
+"""Moves a recipe onto the values that a run may take, without leaving the budget."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from planner.recipe import search
+from planner.recipe.problem import Box, Posynomial, largest_step
+from planner.recipe.search import RecipePart
+
+# An axis whose neighbouring values differ by less than this part is treated as continuous and rounded last.
+FINE_SPACING = 1e-3
+MAX_ROUNDS = 30
+
+Evaluate = Callable[[np.ndarray], np.ndarray]  # points (N, M, A) -> responses (N, M), smaller is better
+
+
+@dataclasses.dataclass(frozen=True)
+class AllowedValues:
+    """The values of one axis in raw units: `values` sorted, or multiples of `step` counted from `origin`.
+
+    Raises `ValueError` unless exactly one of `values` and `step` is given, values rise and the step is positive.
+    """
+
+    values: tuple[float, ...] | None = None
+    step: float | None = None
+    origin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.values is None) == (self.step is None):
+            raise ValueError(f"allowed values: give either values or step, got {self.values} and {self.step}")
+        if self.step is not None and not self.step > 0:
+            raise ValueError(f"allowed values: step must be > 0, got {self.step}")
+        if self.values is not None and (len(self.values) == 0 or (np.diff(self.values) <= 0).any()):
+            raise ValueError(f"allowed values: need rising values, got {self.values}")
+
+    def index_below(self, raw: np.ndarray) -> np.ndarray:
+        """Index of the largest allowed value <= `raw`, forgiving the rounding of exp(log(x)); may be out of range."""
+        raw = np.asarray(raw, dtype=np.float64)
+        raw = raw + 1e-9 * np.abs(raw)
+        if self.step is not None:
+            return np.floor((raw - self.origin) / self.step)
+        return np.searchsorted(np.asarray(self.values), raw, side="right") - 1.0
+
+    def value(self, index: np.ndarray) -> np.ndarray:
+        """The allowed value with this index, raw units."""
+        if self.step is not None:
+            return self.origin + index * self.step
+        return np.asarray(self.values)[np.clip(index, 0, len(self.values or ()) - 1).astype(int)]
+
+
+class _Lattice:
+    """The allowed points of a box; the coordinates of free axes pass through unchanged."""
+
+    def __init__(self, allowed: Sequence[AllowedValues | None], box: Box, centre: np.ndarray) -> None:
+        if len(allowed) != len(box.low):
+            raise ValueError(f"allowed values are given for {len(allowed)} axes, the box has {len(box.low)}")
+        self.allowed, self.box = allowed, box
+        low, high = box.raw(box.low), box.raw(box.high)
+        self.first, self.last = np.zeros(len(low)), np.zeros(len(low))
+        self.coarse = np.zeros(len(low), bool)
+        for a, grid in enumerate(allowed):
+            if grid is None:
+                continue
+            # Ceiling of the lower bound: the largest value below it, plus one unless that is the bound itself.
+            below = grid.index_below(low[a])
+            on_bound = grid.value(below) >= low[a] * (1 - 1e-9) if below >= 0 or grid.step is not None else False
+            self.first[a], self.last[a] = below + (not on_bound), grid.index_below(high[a])
+            if self.first[a] > self.last[a]:
+                raise ValueError(f"axis number {a} has no allowed value between {low[a]:g} and {high[a]:g}")
+            here = self.coordinates(a, self.index(a, centre[a]) + np.array([0.0, 1.0]))
+            self.coarse[a] = here[1] - here[0] > FINE_SPACING or self.first[a] == self.last[a]
+
+    def index(self, axis: int, coordinate: np.ndarray) -> np.ndarray:
+        """Index of the allowed value at or below a coordinate, within the box."""
+        grid = self.allowed[axis]
+        assert grid is not None
+        raw = np.exp(coordinate) if self.box.is_log[axis] else coordinate
+        return np.clip(grid.index_below(raw), self.first[axis], self.last[axis])
+
+    def coordinates(self, axis: int, index: np.ndarray) -> np.ndarray:
+        grid = self.allowed[axis]
+        assert grid is not None
+        raw = grid.value(np.clip(index, self.first[axis], self.last[axis]))
+        return np.log(raw) if self.box.is_log[axis] else raw
+
+    def shifted(self, points: np.ndarray, moves: np.ndarray) -> np.ndarray:
+        """Points (N, A), moved onto the lattice below and then by whole steps `moves` (M, A); (N, M, A)."""
+        result = np.repeat(points[:, None, :], len(moves), axis=1)
+        for a in np.flatnonzero(self.coarse).tolist():
+            result[:, :, a] = self.coordinates(a, self.index(a, points[:, a])[:, None] + moves[:, a])
+        return result
+
+
+def coarse_axes(allowed: Sequence[AllowedValues | None], box: Box, centre: np.ndarray) -> np.ndarray:
+    """Which axes have so few allowed values near `centre` (A,) that they cannot be treated as continuous; (A,) bool."""
+    return _Lattice(allowed, box, centre).coarse
+
+
+def round_points(
+    evaluate: Evaluate,
+    log_x: np.ndarray,
+    cost: Posynomial,
+    log_budget: float,
+    box: Box,
+    allowed: Sequence[AllowedValues | None],
+) -> np.ndarray:
+    """Allowed, affordable points with a low response near the optima `log_x` (N, A); (N, A), NaN where there are none.
+
+    Tries the two neighbours on every axis in all combinations, each also with what is left of the budget spent on
+    one continuous axis; then steps of one or two axes at a time until none lowers the response.
+    """
+    lattice = _Lattice(allowed, box, np.median(log_x, axis=0))
+    coarse, relaxed = np.flatnonzero(lattice.coarse), np.flatnonzero(~lattice.coarse & (box.width > 0))
+    corners = np.zeros((2 ** len(coarse), log_x.shape[1]))
+    corners[:, coarse] = list(itertools.product((0.0, 1.0), repeat=len(coarse)))
+    best, value = np.full_like(log_x, np.nan), np.full(len(log_x), np.inf)
+    cheapest = np.where((cost.powers >= 0).all(axis=0), box.low, box.high)
+    for start in (log_x, np.where(lattice.coarse, cheapest, log_x)):
+        points = _spend_rest(lattice.shifted(start, corners), relaxed, cost, log_budget, box)
+        best, value = _keep_best(evaluate, best, value, points, cost, log_budget)
+    moves = _small_moves(coarse, log_x.shape[1])
+    for _ in range(MAX_ROUNDS):
+        base = np.where(np.isfinite(best), best, log_x)
+        points = _spend_rest(lattice.shifted(base, moves), relaxed, cost, log_budget, box)
+        best, lower = _keep_best(evaluate, best, value, points, cost, log_budget)
+        if not (lower < value).any():
+            break
+        value = lower
+    base = np.where(np.isfinite(best), best, log_x)
+    rounded = _round_fine(evaluate, lattice, base, cost, log_budget)
+    return np.where(np.isfinite(best), rounded, np.nan)
+
+
+def _small_moves(axes: np.ndarray, num_axes: int) -> np.ndarray:
+    """One step along one axis or along two, in all directions; (M, A)."""
+    steps = [{a: s} for a in axes for s in (-1, 1)]
+    steps += [{a: s, b: r} for a, b in itertools.combinations(axes, 2) for s in (-1, 1) for r in (-1, 1)]
+    moves = np.zeros((len(steps) + 1, num_axes))
+    for row, step in enumerate(steps):
+        for a, s in step.items():
+            moves[row, a] = s
+    return moves
+
+
+def _spend_rest(points: np.ndarray, relaxed: np.ndarray, cost: Posynomial, log_budget: float, box: Box) -> np.ndarray:
+    """Adds, for every continuous axis, each point with that axis set to the most that fits; (N, M', A)."""
+    tried = [points]
+    for a in relaxed:
+        lowest = points.copy()
+        lowest[..., a] = box.low[a]
+        along = np.zeros(points.shape[-1])
+        along[a] = box.width[a]
+        tried.append(lowest + largest_step(cost, log_budget, lowest, along)[..., None] * along)
+    return np.concatenate(tried, axis=1)
+
+
+def _keep_best(
+    evaluate: Evaluate, best: np.ndarray, value: np.ndarray, points: np.ndarray, cost: Posynomial, log_budget: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest affordable of `points` (N, M, A) where it is lower than `value` (N,)."""
+    found = evaluate(points)
+    # Sums of rounded numbers may exceed the budget in the last digit.
+    found = np.where(np.isfinite(found) & (cost.log_cost(points) <= log_budget + 1e-12), found, np.inf)
+    choice = np.argmin(found, axis=1)
+    rows = np.arange(len(points))
+    lower = found[rows, choice] < value
+    return np.where(lower[:, None], points[rows, choice], best), np.where(lower, found[rows, choice], value)
+
+
+def _round_fine(
+    evaluate: Evaluate, lattice: _Lattice, points: np.ndarray, cost: Posynomial, log_budget: float
+) -> np.ndarray:
+    """Rounds the axes with many values, one after the other, to the better neighbour that fits."""
+    missing = np.zeros((len(points), 1), bool)
+    for a, grid in enumerate(lattice.allowed):
+        if grid is None or lattice.coarse[a]:
+            continue
+        both = np.repeat(points[:, None, :], 2, axis=1)
+        both[:, :, a] = lattice.coordinates(a, lattice.index(a, points[:, a])[:, None] + np.array([0.0, 1.0]))
+        nothing = np.full_like(points, np.nan)
+        rounded, value = _keep_best(evaluate, nothing, np.full(len(points), np.inf), both, cost, log_budget)
+        fits = np.isfinite(value)[:, None]
+        missing |= ~fits
+        points = np.where(fits, rounded, both[:, 0])
+    return np.where(missing, np.nan, points)
+
+
+def round_each_draw(
+    laws: Sequence[RecipePart],
+    log_x: np.ndarray,
+    cost: Posynomial,
+    log_budget: float,
+    box: Box,
+    allowed: Sequence[AllowedValues | None],
+) -> np.ndarray:
+    """The recipe of every draw, (S, A), on the allowed values; rows follow the order of `laws`."""
+    ends = np.cumsum([law.num_draws for law in laws])[:-1]
+
+    def evaluate(points: np.ndarray) -> np.ndarray:
+        pairs = zip(laws, np.split(points, ends), strict=True)
+        return np.concatenate([search.responses(law, own) for law, own in pairs])
+
+    return round_points(evaluate, log_x, cost, log_budget, box, allowed)
+
+
+def round_average(
+    laws: Sequence[RecipePart],
+    counted: np.ndarray,
+    log_x: np.ndarray,
+    cost: Posynomial,
+    log_budget: float,
+    box: Box,
+    allowed: Sequence[AllowedValues | None],
+) -> tuple[np.ndarray, float]:
+    """One recipe (A,) on the allowed values with a low average response over the `counted` draws, and that average."""
+
+    def evaluate(points: np.ndarray) -> np.ndarray:
+        return np.concatenate([search.responses(law, points[0]) for law in laws])[counted].mean(axis=0)[None]
+
+    rounded = round_points(evaluate, log_x[None], cost, log_budget, box, allowed)[0]
+    return rounded, float(evaluate(rounded[None, None])[0, 0])
