@@ -17,9 +17,11 @@ Exit codes: 0 with result.json, 64 bad job, 75 checkpointed and wants to go on, 
 137 out of memory or killed, 143 terminated; any other is a failure.
 """
 
+import contextlib
 import fcntl
 import importlib
 import os
+import shlex
 import signal
 import socket
 import string
@@ -94,7 +96,7 @@ class _Attempt:
         try:
             if not self.folder.cancel.exists():
                 reason, returncode = self._run_trainer(command_of(self.job))
-        except (jobfile.BadJob, OSError) as error:
+        except jobfile.BadJob as error:
             print(f"BadJob: {error}", flush=True)
             returncode = jobfile.BAD_JOB
         code = self._code(reason, returncode)
@@ -124,13 +126,7 @@ class _Attempt:
         self.folder.checkpoints.mkdir(exist_ok=True)
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.started_at))
         print(f"--- attempt {self.job.attempt}, {stamp} UTC, {socket.gethostname()}", flush=True)
-        with subprocess.Popen(
-            list(command),
-            env=self._environment(),
-            cwd=self.job.working_folder,
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        ) as process:
+        with self._popen(command) as process:
             try:
                 self._note_process(process.pid)
                 reason = self._watch(process)
@@ -138,6 +134,15 @@ class _Attempt:
                 # Also after a good end: a data loader left behind would keep the accelerator's memory.
                 processes.kill_family(self.token, [], timeout=5.0)
         return reason, process.returncode
+
+    def _popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        environment, folder = self._environment(), self.job.working_folder
+        try:
+            return subprocess.Popen(
+                list(command), env=environment, cwd=folder, stdin=subprocess.DEVNULL, process_group=0
+            )
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise jobfile.BadJob(f"cannot start {shlex.join(command)} in {folder}: {error}") from error
 
     def _environment(self) -> dict[str, str]:
         extra = {
@@ -165,7 +170,8 @@ class _Attempt:
                 now = time.monotonic()
             if now - beat_at > HEARTBEAT:
                 beat_at = now
-                os.utime(self.folder.process)
+                with contextlib.suppress(OSError):  # a file system that is away for a moment must not end the run
+                    os.utime(self.folder.process)
             if reason is None:
                 reason = self._stop_reason(now)
                 if reason is not None:
