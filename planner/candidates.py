@@ -118,11 +118,12 @@ def _over_domains(spec: StudySpec, x: np.ndarray, domain: np.ndarray, row: np.nd
 
 def _pool_designs(spec: StudySpec) -> DesignTable:
     rows = spec.pool_rows
-    x, domain, row = _over_domains(spec, rows.x, rows.domain, rows.row)
+    x, domain, index = _over_domains(spec, rows.x, rows.domain, np.arange(len(rows.x)))
     _, first = np.unique(design_keys(domain, x), return_index=True)
     first.sort()
-    x, domain, row = x[first], domain[first], row[first]
-    cost = spec.costs(domain, x)
+    x, domain, index = x[first], domain[first], index[first]
+    cost = rows.cost[index] if rows.cost is not None else spec.costs(domain, x)
+    row = rows.row[index]
     bad = np.flatnonzero(~(np.isfinite(cost) & (cost > 0)))
     if len(bad):
         axes = dict(zip(spec.axis_names, x[bad[0]].tolist(), strict=True))

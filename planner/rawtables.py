@@ -74,10 +74,10 @@ def read_raw(path: Path, names: Iterable[str]) -> RawTable:
         )
     if text.lstrip()[0] == "{":
         return _read_json_lines(path, text)
-    return _read_csv(path, text)
+    return _read_csv(path, text, names)
 
 
-def _read_csv(path: Path, text: str) -> RawTable:
+def _read_csv(path: Path, text: str, names: Iterable[str]) -> RawTable:
     first = text.lstrip().partition("\n")[0]
     delimiter = "\t" if "\t" in first and "," not in first else ","
     if delimiter == "," and ";" in first and "," not in first:
@@ -106,7 +106,9 @@ def _read_csv(path: Path, text: str) -> RawTable:
     )
     if not rows:
         raise InputError(Problem(message="has a header but no rows", file=str(path), hint="Add at least one row"))
-    return RawTable(header, dict(zip(header, map(list, zip(*rows, strict=True)), strict=True)), numbers)
+    places = {name: header.index(name) for name in names if name in header}
+    columns = {name: [row[place] for row in rows] for name, place in places.items()}
+    return RawTable(header, columns, numbers)
 
 
 def _check_header(path: Path, header: Sequence[str], line: int) -> None:

@@ -199,7 +199,7 @@ def _corners(space: _Space) -> np.ndarray:
     """
     free = [index for index in space.free if not space.axes[index].is_fixed]
     if len(free) <= MAX_CORNER_AXES:
-        ends = np.array(list(itertools.product((0.0, 1.0), repeat=len(free)))).reshape(-1, len(free))
+        ends = np.array(list(itertools.product((0.0, 1.0), repeat=len(free)))).reshape(2 ** len(free), len(free))
     else:
         eye = np.eye(len(free))
         ends = np.concatenate([np.zeros((1, len(free))), np.ones((1, len(free))), eye, 1.0 - eye])

@@ -121,14 +121,16 @@ def matches(table: Table, where: Mapping[str, Any]) -> np.ndarray:
     """Which rows have the values that `where` asks for, (R,) bool; a list means any of its values."""
     keep = np.ones(len(table), dtype=bool)
     for name, wanted in where.items():
-        options = wanted if isinstance(wanted, list | tuple) else [wanted]
         column = table[name]
-        if column.dtype.kind == "f":
-            keep &= np.isin(column, np.array([float(option) for option in options]))
-        elif all(isinstance(option, bool) for option in options):
-            keep &= np.isin(np.char.lower(column), np.array([_as_text(option) for option in options]))
-        else:
-            keep &= np.isin(column, np.array([_as_text(option) for option in options]))
+        found = np.zeros(len(table), dtype=bool)
+        for option in wanted if isinstance(wanted, list | tuple) else [wanted]:
+            if column.dtype.kind == "f":
+                found |= column == float(option)
+            elif isinstance(option, bool):
+                found |= np.char.lower(column) == _as_text(option)
+            else:
+                found |= column == _as_text(option)
+        keep &= found
     return keep
 
 
