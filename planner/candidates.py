@@ -121,6 +121,12 @@ def _pool_designs(spec: StudySpec) -> DesignTable:
     x, domain, index = _over_domains(spec, rows.x, rows.domain, np.arange(len(rows.x)))
     _, first = np.unique(design_keys(domain, x), return_index=True)
     first.sort()
+    num_repeated = len(x) - len(first)
+    if num_repeated:
+        text = (
+            f"W:duplicate_row pool: {num_repeated} rows repeat the domain and axis values of another; one design each"
+        )
+        spec.cached("design_warnings", lambda: (text,))
     x, domain, index = x[first], domain[first], index[first]
     cost = rows.cost[index] if rows.cost is not None else spec.costs(domain, x)
     row = rows.row[index]

@@ -352,9 +352,12 @@ def test_pool_rows_become_designs_with_their_row(tmp_path: Path) -> None:
 
 def test_repeated_pool_rows_are_one_design(tmp_path: Path) -> None:
     text = "group,N,D,cost\na,1e7,1e9,3\na,2e7,1e9,1\na,10000000,1e9,3\nb,1e7,1e9,3\n"
-    table = candidates.all_designs(pool_of(tmp_path / "p.csv", text))
+    spec = pool_of(tmp_path / "p.csv", text)
 
-    assert table.row.tolist() == [0, 1, 3]
+    assert spec.warnings == ()
+    assert candidates.all_designs(spec).row.tolist() == [0, 1, 3]
+    (warning,) = spec.warnings
+    assert warning.startswith("W:duplicate_row") and "1 rows" in warning
 
 
 def test_a_group_without_rows_is_a_domain_without_candidates(tmp_path: Path) -> None:

@@ -575,6 +575,15 @@ def test_a_loaded_study_does_not_change() -> None:
         spec.budget = spec.budget
 
 
+def test_a_changed_copy_forgets_what_was_derived() -> None:
+    spec = parse_study_spec(study())
+    digest, kept = spec.digest, spec.cached("x", lambda: 1)
+    other = spec.model_copy(update={"response": spec.response.model_copy(update={"name": "other"})})
+
+    assert kept == 1 and other.cached("x", lambda: 2) == 2 and spec.cached("x", lambda: 3) == 1
+    assert other.digest != digest == spec.digest
+
+
 def test_models_built_without_the_loader_check_references_too() -> None:
     with pytest.raises(ValueError, match=r"axes\[1\].name: is already the name"):
         StudySpec.model_validate(study(axes=[{"name": "N", "low": 1, "high": 2}] * 2))
@@ -623,6 +632,9 @@ def test_the_price_of_a_pool_row_comes_from_its_column(tmp_path: Path) -> None:
         spec.cost_of("web", {"N": 1e7, "D": 2e9})
     with pytest.raises(InputError, match="only known for rows of the pool"):
         spec.posynomial("web")
+    recipe = [{"kind": "recipe", "budgets": [1e22]}]
+    with pytest.raises(SpecError, match=r"targets\[0\]\.kind: a recipe weighs points.*\[\[cost\.terms\]\]"):
+        pool_study(tmp_path / "p.csv", text, cost={"column": "price"}, targets=recipe)
 
 
 def test_points_off_the_pool_are_priced_by_terms_if_there_are_any(tmp_path: Path) -> None:

@@ -53,7 +53,11 @@ def reference_complaints(raw: Mapping[str, Any]) -> Iterator[Complaint]:
     yield from _factor_complaints(domains, axis_names)
     if "cost" in raw:
         yield from _cost_complaints(_table(raw["cost"]), pool, axis_names, domain_names)
+    only_column = _table(raw.get("cost")).get("column") is not None and not _table(raw["cost"]).get("terms")
     for index, target in enumerate(_list(raw.get("targets"))):
+        if only_column and _table(target).get("kind") == "recipe":
+            rule = "a recipe weighs points that are no rows of the pool, and only those have a price"
+            yield Complaint(f"targets[{index}].kind", "recipe", rule, "add [[cost.terms]] beside cost.column")
         yield from _target_complaints(f"targets[{index}]", _table(target), axes, axis_names, domain_names)
 
 

@@ -102,6 +102,14 @@ class StudySpec(pydantic.BaseModel):
         refuse(checks.reference_complaints(self.model_dump(by_alias=True, exclude_unset=True)))
         return self
 
+    def __copy__(self) -> Self:
+        # What was derived from the old sections must not outlive `model_copy(update=...)`.
+        copied = super().__copy__()
+        for name in set(copied.__dict__) - set(type(self).model_fields):
+            del copied.__dict__[name]
+        copied._cache = {}
+        return copied
+
     @property
     def name(self) -> str:
         """The study's name."""
@@ -291,10 +299,14 @@ class StudySpec(pydantic.BaseModel):
                 raise InputError(f"axis {axis.name!r}: must be {rule}, got {value:g}")
         return point
 
-    @functools.cached_property
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """What is legal but doubtful, each beginning with a code such as `W:unknown_role`."""
-        return tuple(checks.doubts(self.declared_axes))
+        """What is legal but doubtful, each beginning with a code such as `W:unknown_role`.
+
+        That of the pool file is among them once something has read it.
+        """
+        pool = self.pool_rows.warnings if "pool_rows" in self.__dict__ else ()
+        return (*checks.doubts(self.declared_axes), *pool, *self._cache.get("design_warnings", ()))
 
     @functools.cached_property
     def digest(self) -> str:

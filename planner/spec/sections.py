@@ -63,7 +63,7 @@ TARGET_KEYS = {
     "prediction": ("points", "file", "where", "domain"),
     "recipe": ("budgets", "domain"),
     "exponent": ("axis", "domain"),
-    "threshold": ("response", "probability", "axis", "domain"),
+    "threshold": ("response", "probability", "axis", "points", "domain"),
 }
 
 
