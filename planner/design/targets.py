@@ -1,4 +1,9 @@
-"""What a study wants to know, as linear functionals of responses at points."""
+"""What a study wants to know, as linear functionals of responses at points.
+
+Planning lowers the summed variance of these functionals.  A prediction target is the responses themselves.  A recipe
+target is the contrasts between the allocations that may be the best: what is lost by choosing wrongly among them does
+not depend on how well their common level is known.  An exponent is a contrast between the ends of its axis.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from planner.recipe.problem import Box, Posynomial, start_points
+
 if TYPE_CHECKING:
     from planner.inference.posterior import StudyPosterior
     from planner.records import DesignTable
     from planner.spec import StudySpec
 
 _MAX_POINTS = 200
+_ALLOCATION_STARTS = 32
+_MAX_ALLOCATIONS = 12
 
 
 class TargetPoints(NamedTuple):
@@ -31,5 +40,76 @@ def prediction_points(domain: np.ndarray, x: np.ndarray) -> TargetPoints:
 
 
 def target_points(spec: StudySpec, posterior: StudyPosterior, aims: DesignTable) -> TargetPoints:
-    """The functionals of a study's targets under what is believed now."""
-    return prediction_points(aims.domain, aims.x)
+    """The functionals of a study's targets under what is believed now.
+
+    Args:
+        aims: points of the prediction targets.
+    """
+    blocks = [prediction_points(aims.domain, aims.x)] if len(aims) else []
+    for target in spec.targets:
+        chosen = spec.domain_names if target.domain is None else [target.domain]
+        for name in chosen:
+            if target.kind == "recipe":
+                blocks += [_allocations(spec, posterior, name, budget) for budget in target.budgets]
+            elif target.kind == "exponent" and target.axis is not None:
+                blocks.append(_ends_of_axis(spec, name, target.axis))
+            elif target.kind == "threshold":
+                blocks.append(_points(spec, name, target.points))
+    blocks = [block for block in blocks if len(block.domain)]
+    if len(blocks) == 1:
+        return blocks[0]
+    return _stack(posterior, blocks)
+
+
+def _stack(posterior: StudyPosterior, blocks: list[TargetPoints]) -> TargetPoints:
+    """All blocks side by side, each scaled to the same summed variance now, so that none drowns the others."""
+    rows = np.zeros((0, 0))
+    for block in blocks:
+        functional = np.eye(len(block.domain)) if block.rows is None else block.rows
+        draws = posterior.eta_draws(block.domain, block.x) @ functional.T
+        functional = functional / np.sqrt(max(float(draws.var(axis=0).sum()), 1e-300))
+        rows = np.block(
+            [
+                [rows, np.zeros((len(rows), functional.shape[1]))],
+                [np.zeros((len(functional), rows.shape[1])), functional],
+            ]
+        )
+    return TargetPoints(np.concatenate([b.domain for b in blocks]), np.concatenate([b.x for b in blocks]), rows)
+
+
+def _allocations(spec: StudySpec, posterior: StudyPosterior, name: str, budget: float) -> TargetPoints:
+    """Allocations that some draw holds to be the best for the budget, and the contrasts between them."""
+    index = spec.domain_index(name)
+    cost = Posynomial(*spec.posynomial(name))
+    is_log = np.array([axis.is_log for axis in spec.axes])
+    low, high = posterior.encoding.coordinates(np.stack([spec.low, spec.high]))
+    # A recipe for a large budget lies above what one would pay for now.
+    reach = np.where(is_log & (cost.powers > 0).any(axis=0), np.log(max(budget / _cost_at(cost, high), 1.0)), 0.0)
+    box = Box(low=low, high=high + reach, is_log=is_log)
+    points = start_points(cost, float(np.log(budget)), box, _ALLOCATION_STARTS).reshape(-1, len(low))
+    x = box.raw(points)
+    best = posterior.eta_draws(np.full(len(x), index), x).argmin(axis=1)
+    choices, counts = np.unique(best, return_counts=True)
+    kept = np.argsort(-counts, kind="stable")[:_MAX_ALLOCATIONS]
+    share = counts[kept] / counts[kept].sum()
+    rows = np.sqrt(share)[:, None] * (np.eye(len(kept)) - share)
+    return TargetPoints(np.full(len(kept), index), x[choices[kept]], rows)
+
+
+def _cost_at(cost: Posynomial, coordinates: np.ndarray) -> float:
+    return float(np.exp(cost.log_cost(coordinates)))
+
+
+def _ends_of_axis(spec: StudySpec, name: str, axis: str) -> TargetPoints:
+    """The fall of the response from the low to the high end of an axis, the others in the middle."""
+    is_log = np.array([a.is_log for a in spec.axes])
+    middle = np.where(is_log, np.sqrt(np.abs(spec.low * spec.high)), 0.5 * (spec.low + spec.high))
+    x = np.stack([middle, middle])
+    position = spec.axis_names.index(axis)
+    x[0, position], x[1, position] = spec.low[position], spec.high[position]
+    return TargetPoints(np.full(2, spec.domain_index(name)), x, np.array([[1.0, -1.0]]))
+
+
+def _points(spec: StudySpec, name: str, points: tuple) -> TargetPoints:  # type: ignore[type-arg]
+    x = [spec.point({k: v for k, v in p.items() if k != "domain"}) for p in points if p.get("domain", name) == name]
+    return TargetPoints(np.full(len(x), spec.domain_index(name)), np.array(x).reshape(-1, len(spec.axis_names)), None)

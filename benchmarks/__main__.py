@@ -1,0 +1,38 @@
+"""`python -m benchmarks run|recipe|calibration|speed`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+COMMANDS = {
+    "run": "buy recorded experiments under a budget and score the predictions at hidden targets",
+    "speed": "time and memory of one update and plan, with their growth",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one benchmark command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in COMMANDS.items():
+        module = importlib.import_module(f"benchmarks.{name}")
+        command = commands.add_parser(name, help=text, description=text)
+        module.add_arguments(command)
+        command.set_defaults(main=module.main)
+    options = parser.parse_args(arguments)
+    _keep_compiled_code()
+    return int(options.main(options))
+
+
+def _keep_compiled_code() -> None:
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "scaling-planner" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
