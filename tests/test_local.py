@@ -198,8 +198,9 @@ def test_an_orphan_that_ended_meanwhile_is_picked_up(study: Path) -> None:
 def test_a_queue_survives_its_planner_and_orphans_keep_their_slots(study: Path) -> None:
     handles = kill_a_planner(study, ["r1", "r2", "r3"], started=True)
     backend = open_local(study, seconds=0.1, slots=1)
-    states = [report.state for report in backend.poll(handles)]
-    assert states == [RunState.RUNNING, RunState.SUBMITTED, RunState.SUBMITTED]
+    reports = backend.poll(handles)
+    assert [report.state for report in reports] == [RunState.RUNNING, RunState.SUBMITTED, RunState.SUBMITTED]
+    assert all("waiting for a free slot" in report.message for report in reports[1:])
     for handle in handles:
         assert wait(backend, handle, is_over).state is RunState.COMPLETED
     assert starts(study) == ["r1 0", "r2 0", "r3 0"]
