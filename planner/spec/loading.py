@@ -194,7 +194,7 @@ def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     try:
-        shown = repr(value)
+        shown = repr(list(value) if isinstance(value, tuple) else value)
     except ValueError:  # an integer too long for Python to print
         return "a huge integer"
     return shown if len(shown) <= 80 else shown[:77] + "..."

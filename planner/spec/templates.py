@@ -41,6 +41,7 @@ name = "loss"
 unit = "nats per token"
 goal = "minimise"
 link = "identity"             # laws are written for the loss itself
+lower = 0                     # what it cannot fall below, whatever the scale
 expect = [1.5, 6.0]           # roughly where results will lie, before any run
 
 # What a run can be given more of.  Roles tell the laws what an axis means; `low` and `high` bound the runs you would
