@@ -170,7 +170,13 @@ class Store:
 
     def _make_engine(self, url: sa.URL) -> sa.Engine:
         if url.get_backend_name() != "sqlite":
-            return sa.create_engine(url)
+            try:
+                return sa.create_engine(url)
+            except (sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+                raise StoreError(
+                    f"the store {self.name} needs a driver that is not there ({error}):"
+                    " install it (for postgresql+psycopg: pip install 'psycopg[binary]'), or use a file"
+                ) from error
         options: dict[str, Any] = {"connect_args": {"timeout": self._busy_timeout, "check_same_thread": False}}
         if url.database in (None, "", ":memory:"):
             options["poolclass"] = sa.StaticPool
@@ -218,8 +224,8 @@ class Store:
                 " recorded before is intact: free some space and run the same command again."
             )
         return StoreError(
-            f"{self.name} cannot be used: {clean_text(cause)[:200]}. Nothing of this step was recorded:"
-            " check the folder, its permissions and the disk, then run the same command again."
+            f"{self.name} cannot be used: {clean_text(cause)[:200]}. Nothing of this step was recorded: check"
+            f" {'the folder, its permissions and the disk' if self.path else 'the server'}, then run it again."
         )
 
 

@@ -844,5 +844,7 @@ def test_file_names_of_all_kinds(tmp_path: Path, name: str) -> None:
 def test_addresses_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a URL"):
         Ledger.open("://nowhere", study_name="study")
+    with pytest.raises(StoreError, match="needs a driver that is not there"):
+        Ledger.open("mysql+nothing://x/y", study_name="study")
     with pytest.raises(StoreError, match="does not exist: create it"):
         Ledger.open(tmp_path / "no" / "s.sqlite", study_name="study")
