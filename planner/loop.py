@@ -1,0 +1,297 @@
+"""The loop: look what became of the runs, decide what to buy, start it; again until a reason to stop.
+
+Everything that matters is in the ledger before anything is done about it, so the process may be killed at any point:
+the next turn finds intents without a handle, submits them under the same `run_id` and asks about the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from planner.buying import Stop, buy
+from planner.errors import ConflictingResult
+from planner.execution import Job, Report
+from planner.records import STATE_RULES, RunRecord, RunState, StudyState
+
+if TYPE_CHECKING:
+    from planner.execution import Backend
+    from planner.ledger import Ledger
+    from planner.records import Policy
+    from planner.spec import StudySpec
+
+# Who started a run, in its reason: those asked for by hand are told by hand, and the loop leaves them alone.
+BY_LOOP: Mapping[str, str] = {"by": "loop"}
+# How often each end is followed by another attempt; what is not listed is final at once.
+MAX_RETRIES: Mapping[RunState, int] = {
+    RunState.PREEMPTED: 3,
+    RunState.LOST: 3,
+    RunState.OUT_OF_MEMORY: 1,
+    RunState.FAILED: 1,
+}
+# A backend says in its message when a failure is the user's (exit code 64): it would only be paid for again.
+NOT_AGAIN = "not to be tried again"
+# So many failures in a row, without one run that worked, are the trainer's fault: the budget is not for debugging.
+MAX_FAILURES_IN_A_ROW = 4
+# A run is stopped by the backend when it costs this many times what was predicted.
+MAX_OVERRUN = 2.0
+PROGRESS_SHARE = 0.05  # progress is recorded when this share of the predicted cost was added
+MIN_PAUSE, MAX_PAUSE = 0.02, 1.0
+
+Kind = Literal["thinking", "bought", "submitted", "running", "ended", "retried", "given_up", "warning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """Something that happened, for whoever watches: about one run, or in words."""
+
+    kind: Kind
+    run: RunRecord | None = None
+    text: str = ""
+
+
+Watcher = Callable[[News], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What one turn led to.  `changed`: something happened; `stop`: why fewer runs than possible were bought."""
+
+    state: StudyState
+    changed: bool = False
+    bought: int = 0
+    ended: Sequence[RunRecord] = ()
+    stop: Stop | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How `run` ended.  `bought` counts runs bought by this call."""
+
+    state: StudyState
+    stop: Stop
+    bought: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """Everything a turn works with.  `folder` holds one job folder per run."""
+
+    spec: StudySpec
+    ledger: Ledger
+    backend: Backend
+    policy: Policy
+    folder: Path
+    watch: Watcher = lambda news: None
+
+    def in_flight(self) -> list[RunRecord]:
+        """Runs that the backend has and whose end is not known."""
+        return [run for run in self.mine() if run.state in (RunState.SUBMITTED, RunState.RUNNING)]
+
+    def mine(self) -> list[RunRecord]:
+        """The runs that this loop is responsible for."""
+        return [run for run in self.ledger.state().runs.values() if run.reason.get("by") == BY_LOOP["by"]]
+
+
+def advance(place: Workplace, *, limit: int | None = None) -> Turn:
+    """One turn: ask about runs, record ends, retry, submit what has no handle yet, buy for free slots and submit that.
+
+    `limit` is how many runs may be bought; by default as many as there are free slots.  Safe to kill at any point.
+    """
+    moved = _collect(place)
+    ended = [run for run in moved if STATE_RULES[run.state].final]
+    news = len(moved) + _retry(place) + _submit_waiting(place)
+    free = place.backend.slots - len(place.in_flight())
+    free = free if limit is None else min(free, limit)
+    if free <= 0:
+        return Turn(state=place.ledger.state(), changed=news > 0, ended=ended)
+    place.watch(News(kind="thinking", text=f"choosing {free} run{'s' if free > 1 else ''}"))
+    purchase = buy(place.spec, place.ledger, place.policy, free, tag=BY_LOOP)
+    for run in purchase.granted:
+        place.watch(News(kind="bought", run=run))
+    _submit_waiting(place)
+    return Turn(
+        state=place.ledger.state(),
+        changed=news > 0 or bool(purchase.granted),
+        bought=len(purchase.granted),
+        ended=ended,
+        stop=purchase.stop,
+    )
+
+
+def run(
+    place: Workplace,
+    *,
+    max_runs: int | None = None,
+    max_seconds: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Turns until there is a reason to stop and nothing is running any more.
+
+    `max_runs` limits what this call buys; after `max_seconds` nothing more is bought and what is running is left to
+    the next call.  Runs keep going when the process ends; calling again takes them up.
+    """
+    started_at, bought, failures = clock(), 0, 0
+    limit_reached: Stop | None = None  # the call's own limits: final
+    nothing_to_buy: Stop | None = None  # stands until a run ends, which may free budget or move the posterior
+    pauses = _pauses(place.backend.simulated)
+    while True:
+        if max_seconds is not None and clock() - started_at >= max_seconds:
+            out_of_time = Stop("max_seconds", f"{max_seconds:g} s have passed")
+            return Ended(state=place.ledger.state(), stop=out_of_time, bought=bought)
+        if max_runs is not None and bought >= max_runs:
+            limit_reached = limit_reached or Stop("max_runs", f"{max_runs} runs were bought")
+        stop = limit_reached or nothing_to_buy
+        if stop is not None and not place.in_flight() and not _waiting(place):
+            return Ended(state=place.ledger.state(), stop=stop, bought=bought)
+        may_buy = None if max_runs is None else max_runs - bought
+        turn = advance(place, limit=may_buy if stop is None else 0)
+        bought += turn.bought
+        nothing_to_buy = turn.stop or (None if turn.ended else nothing_to_buy)
+        failures = _failures_in_a_row(failures, turn.ended)
+        if failures >= MAX_FAILURES_IN_A_ROW:
+            limit_reached = Stop("runs_fail", f"{failures} runs in a row failed: {turn.ended[-1].message}")
+        if turn.changed:
+            pauses = _pauses(place.backend.simulated)
+        else:
+            sleep(next(pauses))
+
+
+def _failures_in_a_row(failures: int, ended: Sequence[RunRecord]) -> int:
+    for run in ended:
+        failures = failures + 1 if run.state is RunState.FAILED else 0
+    return failures
+
+
+def _pauses(simulated: bool) -> Iterator[float]:
+    """Seconds to wait before each look that follows one without news."""
+    if simulated:
+        # Its clock moves when it is asked, so that waiting only costs time; but it must not spin for ever either.
+        yield from itertools.repeat(0.0, 1000)
+    pause = MIN_PAUSE
+    while True:
+        yield pause
+        pause = min(1.5 * pause, MAX_PAUSE)
+
+
+# ---- what became of the runs ----------------------------------------------------------------------------------------
+
+
+def _collect(place: Workplace) -> list[RunRecord]:
+    """Records what the backend reports; returns the runs that are in another state now."""
+    runs = place.in_flight()
+    moved = []
+    for run, report in zip(runs, place.backend.poll([run.handle for run in runs]) if runs else (), strict=True):
+        after = _record(place, run, report)
+        if after.state is not run.state:
+            moved.append(after)
+            is_over = STATE_RULES[after.state].final or after.state is RunState.PREEMPTED
+            place.watch(News(kind="ended" if is_over else "running", run=after))
+    return moved
+
+
+def _record(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
+    try:
+        return _tell(place, run, report)
+    except ConflictingResult as error:
+        # Somebody told this run by hand in the meantime: their word stays, ours is kept beside it.
+        place.ledger.note(f"backend {place.spec.backend.kind} reported {report.state}: {error}", run.run_id)
+        place.watch(News(kind="warning", run=run, text=str(error)))
+        return place.ledger.run(run.run_id)
+
+
+def _tell(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
+    from planner.spec import check_response
+
+    ledger, run_id, cost = place.ledger, run.run_id, report.cost
+    if report.state is RunState.COMPLETED:
+        wrong = None if report.response is None else check_response(place.spec, report.response)
+        if wrong is not None:
+            return ledger.fail(run_id, cost=cost, message=f"{wrong} ({NOT_AGAIN})")
+        return ledger.complete(
+            run_id,
+            report.response,
+            cost=cost,
+            se=report.se,
+            successes=report.successes,
+            trials=report.trials,
+            message=report.message,
+        )
+    if report.state is RunState.RUNNING:
+        return _tell_progress(ledger, run, report)
+    if report.state is RunState.FAILED and NOT_AGAIN in report.message and cost is None:
+        cost = 0.0  # refused before it started
+    verbs = {
+        RunState.DIVERGED: ledger.diverge,
+        RunState.FAILED: ledger.fail,
+        RunState.OUT_OF_MEMORY: ledger.out_of_memory,
+        RunState.TIMED_OUT: ledger.time_out,
+        RunState.LOST: ledger.lose,
+        RunState.PREEMPTED: ledger.preempt,
+        RunState.CANCELLED: ledger.cancel,
+    }
+    verb = verbs.get(report.state)
+    return run if verb is None else verb(run_id, cost=cost, message=report.message)
+
+
+def _tell_progress(ledger: Ledger, run: RunRecord, report: Report) -> RunRecord:
+    progress = report.progress or {}
+    if report.cost is not None and report.cost >= (run.cost_so_far or 0.0) + PROGRESS_SHARE * run.predicted_cost:
+        ledger.progress(run.run_id, value=progress.get("value"), step=progress.get("step"), cost=report.cost)
+    return ledger.running(run.run_id)
+
+
+# ---- attempts -------------------------------------------------------------------------------------------------------
+
+
+def _retry(place: Workplace) -> int:
+    """Buys another attempt of interrupted runs within the limits of each kind; returns how many were touched."""
+    touched = 0
+    for run in place.mine():
+        if not STATE_RULES[run.state].retried:
+            continue
+        times = run.ends.get(run.state.value, 0)
+        if times <= MAX_RETRIES.get(run.state, 0) and NOT_AGAIN not in run.message:
+            if run.state is not RunState.PREEMPTED and run.predicted_cost > place.ledger.state().remaining:
+                continue  # it stays as it ended
+            place.watch(News(kind="retried", run=place.ledger.retry(run.run_id), text=run.message))
+            touched += 1
+        elif run.state is RunState.PREEMPTED:
+            message = f"preempted {times} times, {NOT_AGAIN}"
+            place.watch(News(kind="given_up", run=place.ledger.fail(run.run_id, message=message), text=message))
+            touched += 1
+    return touched
+
+
+def _waiting(place: Workplace) -> list[RunRecord]:
+    """Runs whose intent is recorded and that no backend is known to have."""
+    return [run for run in place.mine() if run.state is RunState.PROPOSED]
+
+
+def _submit_waiting(place: Workplace) -> int:
+    """Submits runs without a handle as far as slots are free; returns how many."""
+    waiting = _waiting(place)[: max(0, place.backend.slots - len(place.in_flight()))]
+    for run in waiting:
+        handle = place.backend.submit(_job(place, run))
+        run = place.ledger.submitted(run.run_id, handle, backend=place.spec.backend.kind, attempt=run.attempt)
+        place.watch(News(kind="submitted", run=run))
+    return len(waiting)
+
+
+def _job(place: Workplace, run: RunRecord) -> Job:
+    options = place.spec.backend.options
+    deadline = options.get("deadline_seconds")
+    return Job(
+        run_id=run.run_id,
+        design=run.design,
+        folder=place.folder / run.run_id,
+        attempt=run.attempt,
+        max_cost=run.predicted_cost * float(options.get("max_overrun", MAX_OVERRUN)),
+        deadline_seconds=None if deadline is None else float(deadline),
+        options={**options, "predicted_cost": run.predicted_cost},
+    )

@@ -1,0 +1,1 @@
+"""What a study looks like to people; reads and changes nothing."""

@@ -1,0 +1,226 @@
+"""Answers as plain text: aligned columns, few digits, no colours, so that a pipe reads what a terminal shows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+LEGEND = (
+    "recipe: the one allocation to follow; median, 50 %, 90 %: the best value of the axis over the posterior;",
+    "share: part of the spending; slope: growth of the best value with the budget, in logs; value: fall of the",
+    "response for one more unit of cost on this axis; next: probability that this axis alone is the one to scale",
+)
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A quantity as people write it; "-" for none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    return f"{value:.{digits}g}"
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of an aligned table; numbers to the right."""
+    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    is_number = [all(_looks_numeric(row[i]) for row in cells[1:]) for i in range(len(header))]
+    return [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _looks_numeric(cell: str) -> bool:
+    return not cell or cell[0] in "-+.0123456789"
+
+
+def axes(values: Mapping[str, float]) -> str:
+    """Axis values in one phrase: N=1e+08 D=2e+09."""
+    return " ".join(f"{name}={value:.4g}" for name, value in values.items())
+
+
+def budget_line(budget: Mapping[str, Any]) -> str:
+    """Where the money went, in one line."""
+    share = budget["spent"] / budget["total"] if budget["total"] else 0.0
+    parts = [f"{number(budget['spent'])} of {number(budget['total'])} {budget['unit']} spent ({100 * share:.3g} %)"]
+    if budget["reserved"]:
+        parts.append(f"{number(budget['reserved'])} reserved")
+    return ", ".join([*parts, f"{number(budget['remaining'])} left"])
+
+
+def status(document: Mapping[str, Any]) -> list[str]:
+    """The document of `Study.status`."""
+    counts = ", ".join(f"{count} {name}" for name, count in document["runs"].items()) or "none yet"
+    attached = f" ({document['attached']} made elsewhere)" if document["attached"] else ""
+    lines = [
+        f"study   {document['study']}",
+        f"budget  {budget_line(document['budget'])}",
+        f"runs    {counts}{attached}",
+    ]
+    domains = document["finished_by_domain"]
+    if len(domains) > 1:
+        lines.append("domains " + ", ".join(f"{name}: {count} finished" for name, count in domains.items()))
+    best = document["best"]
+    if best is not None:
+        response = document["response"]
+        unit = f" {response['unit']}" if response["unit"] else ""
+        lines.append(
+            f"best    {response['name']} {number(best['response'])}{unit} in {best['domain']} at {axes(best['axes'])}"
+            f" (run {best['run_id']})"
+        )
+    if document["pending"]:
+        rows = [
+            (run["run_id"], run["state"], run["domain"], axes(run["axes"]), number(run["predicted_cost"]))
+            for run in document["pending"]
+        ]
+        lines += ["", *columns(("under way", "state", "domain", "axes", "predicted cost"), rows)]
+    return lines
+
+
+def asked(document: Mapping[str, Any]) -> list[str]:
+    """Runs that were just reserved, one a line, with the reasons below."""
+    runs, budget = document["runs"], document["budget"]
+    rows = [(run["run_id"], run["domain"], axes(run["axes"]), number(run["predicted_cost"])) for run in runs]
+    lines = columns(("run", "domain", "axes", f"predicted cost [{budget['unit']}]"), rows)
+    reasons = dict.fromkeys(str(run["reason"].get("why", "")) for run in runs)
+    return [*lines, *(f"why: {reason}" for reason in reasons if reason), budget_line(budget)]
+
+
+def told(document: Mapping[str, Any]) -> list[str]:
+    """What a run is after something was told of it."""
+    run = document["run"]
+    parts = [f"run {run['run_id']} is {run['state']}"]
+    if run["response"] is not None:
+        parts.append(f"response {number(run['response'], 6)}")
+    if run["cost"] is not None:
+        parts.append(f"cost {number(run['cost'])}")
+    parts += [run["message"]] if run["message"] else []
+    return [", ".join(parts), budget_line(document["budget"])]
+
+
+def imported(document: Mapping[str, Any]) -> list[str]:
+    """What an import attached."""
+    num_rows, num_runs = document["num_rows"], document["num_runs"]
+    return [f"{num_rows} row{'s' if num_rows != 1 else ''} read, {num_runs} run{'s' if num_runs != 1 else ''} attached"]
+
+
+def ended(document: Mapping[str, Any]) -> list[str]:
+    """How a call of `planner run` ended."""
+    stop = document["stop"]
+    return [f"stopped ({stop['reason']}): {stop['message']}", f"bought {document['bought']} runs", *status(document)]
+
+
+def log(document: Mapping[str, Any]) -> list[str]:
+    """The events of `Study.log`, one a line."""
+    rows = [
+        (
+            str(event["seq"]),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"])),
+            event["kind"],
+            event["run_id"] or "",
+            _event_words(event["body"]),
+        )
+        for event in document["events"]
+    ]
+    return columns(("event", "at", "kind", "run", "what"), rows)
+
+
+def _event_words(body: Mapping[str, Any]) -> str:
+    parts = []
+    if isinstance(body.get("design"), Mapping):
+        parts.append(f"{body['design']['domain']} {axes(body['design']['axes'])}")
+    for key in ("predicted_cost", "response", "se", "successes", "trials", "value", "step", "cost", "charged", "total"):
+        if isinstance(body.get(key), int | float):
+            parts.append(f"{key} {number(body[key])}")
+    parts += [str(body[key]) for key in ("message", "text", "study") if body.get(key)]
+    return ", ".join(parts)
+
+
+def check(document: Mapping[str, Any]) -> list[str]:
+    """The document of `planner check`."""
+    unit = document["budget"]["unit"]
+    rows = [
+        (axis["name"], axis["unit"], number(axis["low"]), number(axis["high"]), axis["scale"], axis["role"] or "-")
+        for axis in document["axes"]
+    ]
+    cost, buys = document["cost"], document["budget_buys"]
+    lines = [
+        f"study    {document['study']}: {document['response']}",
+        "",
+        *columns(("axis", "unit", "low", "high", "scale", "role"), rows),
+        "",
+        f"domains  {', '.join(document['domains'])}",
+        f"designs  {document['num_designs']}, of which {document['num_affordable']} can be paid",
+        f"cost     {number(cost['lowest'])} to {number(cost['highest'])} {unit}, median {number(cost['median'])}",
+        f"budget   {number(document['budget']['total'])} {unit} buys {buys['cheapest']} runs of the cheapest design,"
+        f" {buys['median']} of the median one, {buys['dearest']} of the dearest",
+    ]
+    if document["targets"]:
+        lines.append(f"targets  {'; '.join(document['targets'])}")
+    lines += ["", *columns(("law", "why"), [(law["name"], law["why"]) for law in document["laws"]])]
+    return lines
+
+
+def predictions(document: Mapping[str, Any]) -> list[str]:
+    """Rows of `Study.predict` and the weights of the laws."""
+    axis_names = document["axes"]
+    cells = [
+        (
+            *(number(row[name]) for name in axis_names),
+            row["domain"],
+            number(row["median"]),
+            interval(row["q25"], row["q75"]),
+            interval(row["q05"], row["q95"]),
+            interval(row["pred_q05"], row["pred_q95"]),
+            number(row["distance"], 3),
+            ", ".join(row["flags"]),
+        )
+        for row in document["points"]
+    ]
+    header = (*axis_names, "domain", document["response"], "50 %", "90 %", "90 % of a run", "distance", "flags")
+    weights = ", ".join(f"{name} {100 * weight:.0f} %" for name, weight in document["laws"].items())
+    return [*columns(header, cells), f"laws: {weights}"]
+
+
+def recipes(document: Mapping[str, Any]) -> list[str]:
+    """The recipe of every domain that was asked for."""
+    lines: list[str] = []
+    for answer in document["recipes"]:
+        lines += ["", *_recipe(answer, document["response"])] if lines else _recipe(answer, document["response"])
+    return [*lines, "", *LEGEND]
+
+
+def _recipe(answer: Mapping[str, Any], response: str) -> list[str]:
+    joint, at_joint = answer["joint"], answer["response"]
+    rows = [
+        (
+            row["axis"],
+            number(joint["axes"][row["axis"]]),
+            number(row["median"]),
+            interval(row["q25"], row["q75"]),
+            interval(row["q05"], row["q95"]),
+            f"{100 * joint['spend_share'][row['axis']]:.0f} %",
+            number(row["slope"], 3),
+            number(row["axis_value"], 3),
+            "-" if row["next"] is None else f"{100 * row['next']:.0f} %",
+        )
+        for row in answer["axes"]
+    ]
+    header = ("axis", "recipe", "median", "50 %", "90 %", "share", "slope", "value", "next")
+    return [
+        f"domain {answer['domain']}, budget {number(answer['budget'])} {answer['unit']}",
+        *columns(header, rows),
+        f"expected {response} {number(at_joint['median'])}, 90 % {interval(at_joint['q05'], at_joint['q95'])},"
+        f" at a cost of {number(joint['cost'])} {answer['unit']}",
+        *(f"note: {note}" for note in answer["notes"]),
+    ]
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """[low, high], with few digits."""
+    return f"[{number(low)}, {number(high)}]"

@@ -1,0 +1,325 @@
+"""Study: the one facade of a study, for scripts and for the command line alike.
+
+Opening a study reads its file and nothing else; numerical code is imported by the questions that need it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import planner
+from planner import summary
+from planner.buying import Stop, buy
+from planner.errors import InputError
+from planner.ledger import Ledger
+from planner.records import STATE_RULES, Design, Policy, RunRecord, StudyState
+from planner.spec import StudySpec, check_response, load_study_spec, parse_study_spec
+from planner.telling import Attached, Attachment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from planner.advice import RecipeAnswer
+    from planner.execution import Backend
+    from planner.inference import StudyPosterior
+    from planner.loop import Ended, Watcher
+
+BY_HAND: Mapping[str, str] = {"by": "ask"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What an import did: the run that each row became, and what the user should know."""
+
+    attached: Sequence[Attached]
+    warnings: Sequence[str]
+
+
+class Study:
+    """A declared study and its ledger.  Use `Study.open` or `Study.from_spec`; also a context manager.
+
+    Every verb that changes the ledger is idempotent: told twice, the second time changes nothing.
+    """
+
+    def __init__(self, spec: StudySpec, ledger: Ledger) -> None:
+        self.spec = spec
+        self.ledger = ledger
+        self.warnings: list[str] = [*spec.warnings, *ledger.warnings]
+        self._posteriors: dict[tuple[int, str, int], StudyPosterior] = {}
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False) -> Study:
+        """The study of a file.  Its ledger is made on first use, beside the file or where [store] url says.
+
+        Raises `SpecError` with every mistake in the file, and `StoreError` when the ledger cannot be used.
+        """
+        return cls.from_spec(load_study_spec(path), read_only=read_only)
+
+    @classmethod
+    def create(cls, path: str | Path, *, template: str = "language-model") -> Study:
+        """Writes a commented study file from a template and opens it; `path` gets the ending .toml.
+
+        Raises `InputError` for an unknown template, and when the file exists: a study is never overwritten.
+        """
+        from planner.spec.templates import render_template
+
+        path = Path(path)
+        path = path if path.suffix == ".toml" else path.with_name(path.name + ".toml")
+        text = render_template(template, path.stem)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise InputError(f"{path} exists and is not overwritten: choose another name, or remove it") from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+        return cls.open(path, read_only=True)
+
+    @classmethod
+    def from_spec(
+        cls, spec: StudySpec | Mapping[str, Any], *, store: str | Path | None = None, read_only: bool = False
+    ) -> Study:
+        """A study from a spec, or from nested dictionaries in the shape of the TOML file.
+
+        `store` is a file or database URL; by default that of the spec, and memory for a spec that is no file.
+        """
+        if not isinstance(spec, StudySpec):
+            spec = parse_study_spec(spec)
+        ledger = Ledger.open(
+            _store_of(spec) if store is None else store,
+            study_name=spec.name,
+            total=spec.budget.total,
+            spec_digest=spec.digest,
+            planner_version=planner.__version__,
+            read_only=read_only,
+        )
+        return cls(spec, ledger)
+
+    def close(self) -> None:
+        """Ends the connections to the ledger."""
+        self.ledger.close()
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def state(self) -> StudyState:
+        """Where the study stands now."""
+        return self.ledger.state()
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The rule that chooses designs, from [policy]."""
+        from planner.design.policies import open_policy
+
+        return open_policy(self.spec.policy.name, **self.spec.policy.options)
+
+    # ---- buying and telling ----
+
+    def ask(self, num: int = 1, *, request: str | None = None) -> list[RunRecord]:
+        """Reserves up to `num` runs that are worth their cost and returns them; their results are told by `tell`.
+
+        With a `request`, asking again under the same name returns the same runs, so that a caller that died after
+        asking does not pay twice.
+
+        Raises `NothingAffordable` when nothing can be bought, saying what would help.
+        """
+        if num < 1:
+            raise InputError(f"ask for at least one run, not {num}")
+        tag = dict(BY_HAND)
+        if request is not None:
+            tag["request"] = request
+            earlier = [run for run in self.state.runs.values() if run.reason.get("request") == request]
+            if earlier:
+                return earlier
+        purchase = buy(self.spec, self.ledger, self.policy, num, tag=tag)
+        if not purchase.granted:
+            raise (purchase.stop or Stop("policy_stop", "the policy proposes nothing")).as_error()
+        return list(purchase.granted)
+
+    def tell(
+        self,
+        run_id: str,
+        *,
+        response: float | None = None,
+        cost: float | None = None,
+        se: float | None = None,
+        successes: float | None = None,
+        trials: float | None = None,
+        diverged: bool = False,
+        amend: bool = False,
+        message: str = "",
+    ) -> RunRecord:
+        """Records the result of a run; a response of NaN means that it diverged.
+
+        Without a cost the predicted one is charged.  Raises `UnknownRun`, `ConflictingResult` when another result is
+        recorded and `amend` is False, and `InputError` for a response that cannot be.
+        """
+        if diverged and response is not None:
+            raise InputError(f"run {run_id} was told to have diverged and to have response {response:g}: tell one")
+        if response is not None and (wrong := check_response(self.spec, float(response))) is not None:
+            raise InputError(f"run {run_id}: {wrong}")
+        verb = self.ledger.amend if amend else self.ledger.complete
+        return verb(
+            run_id,
+            float("nan") if diverged else response,
+            cost=cost,
+            se=se,
+            successes=successes,
+            trials=trials,
+            message=message,
+        )
+
+    def fail(self, run_id: str, message: str = "", *, cost: float | None = None) -> RunRecord:
+        """Records that the program or the machine failed, which says nothing of the design's response."""
+        return self.ledger.fail(run_id, cost=cost, message=message)
+
+    def cancel(self, run_id: str, message: str = "", *, backend: Backend | None = None) -> RunRecord:
+        """Gives a run up.  A run that a backend works on needs that `backend`: its budget is freed when it is dead."""
+        run = self.ledger.run(run_id)
+        if not run.handle or STATE_RULES[run.state].final:
+            return self.ledger.cancel(run_id, message=message)
+        if backend is None:
+            raise InputError(f"run {run_id} is at work as {run.handle!r}: give the backend that runs it")
+        backend.cancel(run.handle)
+        return run
+
+    def attach(
+        self,
+        axes: Mapping[str, float],
+        response: float | None,
+        *,
+        domain: str | None = None,
+        seed: int = 0,
+        cost: float | None = None,
+        se: float | None = None,
+        successes: float | None = None,
+        trials: float | None = None,
+        source: str = "",
+    ) -> Attached:
+        """Records a run made elsewhere, which the budget did not pay; a response of NaN means that it diverged."""
+        domain = self._domain(domain)
+        point = dict(zip(self.spec.axis_names, self.spec.point(axes).tolist(), strict=True))
+        if response is not None and (wrong := check_response(self.spec, float(response))) is not None:
+            raise InputError(wrong)
+        attachment = Attachment(
+            design=Design(domain=domain, axes=point, seed=seed),
+            response=response,
+            cost=self.spec.cost_of(domain, point) if cost is None else cost,
+            se=se,
+            successes=successes,
+            trials=trials,
+            source=source,
+        )
+        return self.ledger.attach(attachment)
+
+    def attach_file(
+        self,
+        path: str | Path,
+        *,
+        domain: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        columns: Mapping[str, str] | None = None,
+    ) -> Imported:
+        """Records the finished runs of a CSV, Parquet or JSON-lines file, all or none; see `planner.importing`."""
+        from planner.importing import import_rows
+
+        rows = import_rows(self.spec, path, domain=domain, where=where, columns=columns)
+        attached = self.ledger.attach_many(Attachment(**row) for row in rows)
+        known = [each.warning for each in attached if each.warning is not None]
+        return Imported(attached=attached, warnings=[*rows.warnings, *known])
+
+    def run(self, backend: Backend, *, watch: Watcher | None = None, **limits: Any) -> Ended:
+        """Buys and runs until there is a reason to stop; `limits` are those of `planner.loop.run`."""
+        from planner import loop
+
+        place = loop.Workplace(
+            spec=self.spec,
+            ledger=self.ledger,
+            backend=backend,
+            policy=self.policy,
+            folder=self.spec.folder / f"{self._stem}.runs",
+            watch=watch or (lambda news: None),
+        )
+        return loop.run(place, **limits)
+
+    # ---- questions ----
+
+    def status(self) -> dict[str, Any]:
+        """Budget, runs by state and by domain, the best run so far: plain values only."""
+        return summary.status(self.spec, self.state, store=self.ledger.url, warnings=self.warnings)
+
+    def log(self, after: int = 0) -> list[dict[str, Any]]:
+        """The events with a number above `after`, in order."""
+        return [asdict(event) for event in self.ledger.events(after)]
+
+    def predict(self, points: Any, domain: str | None = None) -> pd.DataFrame:
+        """The response at points: a mapping of axis values, a sequence of such, or a DataFrame.
+
+        Columns: the axes, domain, median, q05, q25, q75 and q95 of the mean response, `pred_...` of a new run (noise
+        included), distance to the nearest run in standard deviations of the designs, flags.  Without a domain, a
+        point is answered for every domain.
+        """
+        from planner import answers
+
+        index, x = answers.read_points(self.spec, points, domain)
+        return answers.prediction_table(self.spec, self.posterior(), index, x)
+
+    def recipe(self, budget: float, domain: str | None = None) -> RecipeAnswer:
+        """What to buy for one run of at most `budget`, with its uncertainty; see `planner.advice.RecipeAnswer`.
+
+        Raises `NothingAffordable` for a budget below every point, and `UnreliableFit` when no optimum can be trusted.
+        """
+        from planner import advice
+
+        if not (math.isfinite(budget) and budget > 0):
+            raise InputError(f"the budget of a recipe is {budget!r}: it must be a finite number greater than 0")
+        return advice.recipe_answer(self.spec, self.posterior(), float(budget), self._domain(domain))
+
+    def posterior(self, *, engine: str = "laplace", num_draws: int = 1000) -> StudyPosterior:
+        """What the finished runs say, as draws; kept beside the store until another run ends."""
+        from planner import posterior_cache
+
+        key = (self.state.num_events, engine, num_draws)
+        if key not in self._posteriors:
+            posterior = posterior_cache.posterior_of(
+                self.spec,
+                self.state.outcomes(),
+                stem=self._stem,
+                version=planner.__version__,
+                engine=engine,
+                num_draws=num_draws,
+                warnings=self.warnings,
+            )
+            self._posteriors = {key: posterior}
+        return self._posteriors[key]
+
+    @property
+    def _stem(self) -> str:
+        return self.spec.path.stem if self.spec.path is not None else self.spec.name
+
+    def _domain(self, domain: str | None) -> str:
+        """A known domain; the only one where none is named."""
+        names = self.spec.domain_names
+        if domain is None and len(names) > 1:
+            raise InputError(f"the study has several domains, name one: {', '.join(names)}")
+        return names[self.spec.domain_index(domain)] if domain is not None else names[0]
+
+
+def _store_of(spec: StudySpec) -> str | Path:
+    """The address of the ledger; files are looked for from the study's folder."""
+    url = spec.store.url
+    if url is None:
+        return ":memory:" if spec.path is None else spec.path.with_suffix(".sqlite")
+    if "://" not in url:
+        return spec.resolve(url)
+    scheme, _, file = url.partition(":///")
+    return spec.resolve(file) if scheme == "sqlite" and file not in ("", ":memory:") else url

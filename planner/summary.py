@@ -1,0 +1,71 @@
+"""A study and its runs as plain values, for people and programs that read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from planner.records import RunRecord, RunState, StudyState
+
+if TYPE_CHECKING:
+    from planner.spec import StudySpec
+
+
+def status(spec: StudySpec, state: StudyState, *, store: str, warnings: Sequence[str]) -> dict[str, Any]:
+    """Budget, runs by state and by domain, the best run so far, what is under way."""
+    runs = list(state.runs.values())
+    by_state = {str(each): sum(run.state is each for run in runs) for each in RunState}
+    finished = dict.fromkeys(spec.domain_names, 0)
+    for run in runs:
+        if run.state is RunState.COMPLETED:
+            finished[run.design.domain] = finished.get(run.design.domain, 0) + 1
+    best = best_run(spec, runs)
+    return {
+        "study": spec.name,
+        "store": store,
+        "budget": budget(spec, state),
+        "runs": {name: count for name, count in by_state.items() if count},
+        "attached": sum(run.external for run in runs),
+        "finished_by_domain": finished,
+        "response": {"name": spec.response.name, "unit": spec.response.unit, "goal": spec.response.goal},
+        "best": None if best is None else run_values(best),
+        "pending": [run_values(run) for run in state.pending()],
+        "num_events": state.num_events,
+        "warnings": list(warnings),
+    }
+
+
+def budget(spec: StudySpec, state: StudyState) -> dict[str, Any]:
+    """Where the budget stands, in the cost unit of the study."""
+    return {
+        "unit": spec.cost.unit,
+        "total": state.total,
+        "spent": state.spent,
+        "reserved": state.reserved,
+        "remaining": state.remaining,
+    }
+
+
+def best_run(spec: StudySpec, runs: Sequence[RunRecord]) -> RunRecord | None:
+    """The run with the best measured response, None when none was measured."""
+    sign = 1.0 if spec.response.goal == "minimise" else -1.0
+    measured = [run for run in runs if run.response is not None]
+    return min(measured, key=lambda run: sign * (run.response or 0.0), default=None)
+
+
+def run_values(run: RunRecord) -> dict[str, Any]:
+    """One run as plain values."""
+    return {
+        "run_id": run.run_id,
+        "state": str(run.state),
+        "domain": run.design.domain,
+        "axes": dict(run.design.axes),
+        "seed": run.design.seed,
+        "attempt": run.attempt,
+        "predicted_cost": run.predicted_cost,
+        "cost": run.cost,
+        "response": run.response,
+        "external": run.external,
+        "reason": dict(run.reason),
+        "message": run.message,
+    }
