@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,22 @@ class RecipeAnswer:
             "response": dict(self.response),
             "notes": list(self.notes),
         }
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Everything, as plain arrays; `from_arrays` is the inverse."""
+        columns = {f"draws.{name}": self.draws[name].to_numpy() for name in self.draws}
+        columns["draws.law"] = columns["draws.law"].astype(np.str_)
+        return columns | {"document": np.array(json.dumps(self.document()))}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> RecipeAnswer:
+        """The answer that `to_arrays` wrote."""
+        import pandas as pd
+
+        document = json.loads(str(arrays["document"]))
+        axes = document.pop("axes")
+        draws = {name.removeprefix("draws."): arrays[name] for name in arrays if name.startswith("draws.")}
+        return cls(summary=pd.DataFrame(axes), draws=pd.DataFrame(draws), **document)
 
 
 def recipe_answer(spec: StudySpec, posterior: StudyPosterior, budget: float, domain: str) -> RecipeAnswer:

@@ -11,16 +11,12 @@ from planner.errors import InputError
 from planner.spec.checks import near
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from planner.inference import StudyPosterior
     from planner.spec import StudySpec
 
 # Beyond this distance from the nearest run, in standard deviations of the designs, an answer is an extrapolation.
 FAR = 2.0
-QUANTILES: Mapping[str, float] = {"q05": 0.05, "q25": 0.25, "q75": 0.75, "q95": 0.95}
-
-Points = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+QUANTILES: Mapping[str, float] = {"median": 0.5, "q05": 0.05, "q25": 0.25, "q75": 0.75, "q95": 0.95}
 
 
 def read_points(spec: StudySpec, points: Any, domain: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -67,29 +63,28 @@ def _numbers(values: Mapping[str, Any], known: Sequence[str]) -> dict[str, float
     return numbers
 
 
-def prediction_table(spec: StudySpec, posterior: StudyPosterior, index: np.ndarray, x: np.ndarray) -> pd.DataFrame:
-    """One row a point: axes, domain, median and quantiles of the mean response, `pred_` those of a new run, distance,
-    and `flags`, a list of words.
+def prediction_columns(
+    spec: StudySpec, posterior: StudyPosterior, index: np.ndarray, x: np.ndarray
+) -> dict[str, Sequence[Any]]:
+    """Columns with one entry a point: axes, domain, median and quantiles of the mean response, `pred_` those of a new
+    run, distance, and `flags`, a list of words.
 
     Args:
         index: domain of each point, (P,).
         x: axis values in raw units, (P, A).
     """
-    import pandas as pd
-
     mean = posterior.mean_draws(index, x)
     new_run = posterior.response_draws(index, x)
     distance = posterior.distance(index, x)
-    columns: dict[str, Any] = {name: x[:, a] for a, name in enumerate(spec.axis_names)}
+    columns: dict[str, Sequence[Any]] = {name: x[:, a].tolist() for a, name in enumerate(spec.axis_names)}
     columns["domain"] = [spec.domain_names[i] for i in index]
-    columns["median"] = np.median(mean, axis=0)
-    columns |= {name: np.quantile(mean, level, axis=0) for name, level in QUANTILES.items()}
-    columns["pred_median"] = np.median(new_run, axis=0)
-    columns |= {f"pred_{name}": np.quantile(new_run, level, axis=0) for name, level in QUANTILES.items()}
-    columns["distance"] = distance
-    with_runs = {int(i) for i in np.unique(posterior.runs[:, 0])} if len(posterior.runs) else set()
+    for prefix, draws in (("", mean), ("pred_", new_run)):
+        levels = np.quantile(draws, list(QUANTILES.values()), axis=0)
+        columns |= {prefix + name: row.tolist() for name, row in zip(QUANTILES, levels, strict=True)}
+    columns["distance"] = distance.tolist()
+    with_runs = {int(i) for i in posterior.runs[:, 0]}
     columns["flags"] = [flags_of(int(i), float(far), with_runs) for i, far in zip(index, distance, strict=True)]
-    return pd.DataFrame(columns)
+    return columns
 
 
 def flags_of(domain: int, distance: float, with_runs: set[int]) -> list[str]:

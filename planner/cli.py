@@ -87,7 +87,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Choose, dispatch and record runs until a stop rule; safe to kill, run it again to go on."""
-    _prepare_numerics()
+    _prepare_numerics(starts_workers=True)
     from backends import open_backend
     from planner import summary
     from planner.errors import InputError
@@ -233,7 +233,8 @@ def predict(
         raise InputError("name at least one point, such as --at N=1e9,D=2e10")
     points = [_pairs(point.split(",")) for point in at]
     with _open(file) as study:
-        rows = study.predict(points, domain).to_dict(orient="records")
+        columns = study.prediction_columns(points, domain)
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         posterior = study.posterior()
         notes = list(posterior.notes)
         document = {
@@ -316,19 +317,27 @@ def _pairs(items: Sequence[str] | None) -> dict[str, Any]:
     return values
 
 
-def _prepare_numerics() -> None:
+def _prepare_numerics(*, starts_workers: bool = False) -> None:
     """Before any numerical import: the processor only, and compiled code kept between calls.
 
-    Set in this process alone, not in the environment, which the workers of the runs inherit.
+    The planner's arrays are small, and an accelerator belongs to the runs.  Settings in the environment cost nothing
+    until JAX is imported, but workers inherit them; then they are set in this process alone.
     """
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    settings = {
+        "jax_platforms": "cpu",
+        "jax_compilation_cache_dir": os.path.join(root, "scaling-planner", "jax"),
+        "jax_persistent_cache_min_compile_time_secs": "0",
+    }
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        del settings["jax_compilation_cache_dir"]
+    if not starts_workers:
+        os.environ.update({name.upper(): value for name, value in settings.items()})
+        return
     import jax
 
-    # The planner's arrays are small, and an accelerator belongs to the runs.
-    jax.config.update("jax_platforms", "cpu")
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(root, "scaling-planner", "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    for name, value in settings.items():
+        jax.config.update(name, float(value) if name.endswith("secs") else value)
 
 
 def main() -> None:

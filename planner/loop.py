@@ -154,7 +154,7 @@ def run(
         bought += turn.bought
         nothing_to_buy = turn.stop or (None if turn.ended else nothing_to_buy)
         failures = _failures_in_a_row(failures, turn.ended)
-        if failures >= MAX_FAILURES_IN_A_ROW:
+        if failures >= MAX_FAILURES_IN_A_ROW and turn.ended:
             limit_reached = Stop("runs_fail", f"{failures} runs in a row failed: {turn.ended[-1].message}")
         if turn.changed:
             pauses = _pauses(place.backend.simulated)

@@ -268,39 +268,66 @@ class Study:
         included), distance to the nearest run in standard deviations of the designs, flags.  Without a domain, a
         point is answered for every domain.
         """
+        import pandas as pd
+
+        return pd.DataFrame(self.prediction_columns(points, domain))
+
+    def prediction_columns(self, points: Any, domain: str | None = None) -> dict[str, Sequence[Any]]:
+        """`predict` as a dictionary of columns, for programs without pandas."""
         from planner import answers
 
         index, x = answers.read_points(self.spec, points, domain)
-        return answers.prediction_table(self.spec, self.posterior(), index, x)
+        return answers.prediction_columns(self.spec, self.posterior(), index, x)
 
     def recipe(self, budget: float, domain: str | None = None) -> RecipeAnswer:
         """What to buy for one run of at most `budget`, with its uncertainty; see `planner.advice.RecipeAnswer`.
 
         Raises `NothingAffordable` for a budget below every point, and `UnreliableFit` when no optimum can be trusted.
         """
-        from planner import advice
+        from planner import advice, cache
 
         if not (math.isfinite(budget) and budget > 0):
             raise InputError(f"the budget of a recipe is {budget!r}: it must be a finite number greater than 0")
-        return advice.recipe_answer(self.spec, self.posterior(), float(budget), self._domain(domain))
+        name = self._domain(domain)
+        return cache.remembered(
+            self.spec,
+            self.state.outcomes(),
+            "recipe",
+            {"budget": float(budget), "domain": name},
+            compute=lambda: advice.recipe_answer(self.spec, self.posterior(), float(budget), name),
+            to_arrays=advice.RecipeAnswer.to_arrays,
+            from_arrays=advice.RecipeAnswer.from_arrays,
+            warnings=self.warnings,
+        )
 
     def posterior(self, *, engine: str = "laplace", num_draws: int = 1000) -> StudyPosterior:
-        """What the finished runs say, as draws; kept beside the store until another run ends."""
-        from planner import posterior_cache
+        """What the finished runs say, as draws; kept beside the study until another run ends."""
+        from planner import cache, candidates, inference
 
+        outcomes = self.state.outcomes()
         key = (self.state.num_events, engine, num_draws)
-        if key not in self._posteriors:
-            posterior = posterior_cache.posterior_of(
+        if key in self._posteriors:
+            return self._posteriors[key]
+        posterior = cache.remembered(
+            self.spec,
+            outcomes,
+            "posterior",
+            {"engine": engine, "num_draws": num_draws},
+            compute=lambda: inference.fit_study(
                 self.spec,
-                self.state.outcomes(),
-                stem=self._stem,
-                version=planner.__version__,
+                outcomes,
+                candidates.all_designs(self.spec),
+                candidates.target_points(self.spec),
                 engine=engine,
                 num_draws=num_draws,
-                warnings=self.warnings,
-            )
-            self._posteriors = {key: posterior}
-        return self._posteriors[key]
+                seed=self.spec.seed,
+            ),
+            to_arrays=lambda fitted: fitted.to_arrays(),
+            from_arrays=lambda arrays: inference.from_arrays(self.spec, arrays),
+            warnings=self.warnings,
+        )
+        self._posteriors = {key: posterior}
+        return posterior
 
     @property
     def _stem(self) -> str:

@@ -1,4 +1,4 @@
-"""The posterior of a study, kept beside its file so that a question asked twice is answered at once.
+"""Answers kept beside the study file, so that a question asked twice is answered at once.
 
 Arrays only, no pickles: a file from somewhere else can be wrong, but it cannot run anything.
 """
@@ -13,67 +13,61 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+import planner
+
 if TYPE_CHECKING:
-    from planner.inference import StudyPosterior
     from planner.records import Outcome
     from planner.spec import StudySpec
 
-KEPT = 4  # files of earlier states: asking the same of two budgets or engines must not evict each other
+T = TypeVar("T")
+
+KEPT = 8  # files of each kind: asking the same of two budgets or engines must not evict each other
 
 
-def posterior_of(
+def remembered(
     spec: StudySpec,
     outcomes: Sequence[Outcome],
+    kind: str,
+    question: Mapping[str, Any],
     *,
-    stem: str,
-    version: str,
-    engine: str,
-    num_draws: int,
+    compute: Callable[[], T],
+    to_arrays: Callable[[T], Mapping[str, np.ndarray]],
+    from_arrays: Callable[[Mapping[str, np.ndarray]], T],
     warnings: list[str],
-) -> StudyPosterior:
-    """The posterior given `outcomes`, from a file beside the study where there is one.
+) -> T:
+    """The answer to a question of `kind` given `outcomes`: read from its file beside the study, else computed and kept.
 
     `warnings` is told when a file was damaged or could not be written, which costs time and nothing else.
     """
-    from planner import candidates, inference
-
-    key = _key(spec, outcomes, engine=engine, num_draws=num_draws, version=version)
-    path = None if spec.path is None else spec.folder / f"{stem}.posterior-{key}.npz"
+    if spec.path is None:
+        return compute()
+    path = spec.path.with_name(f"{spec.path.stem}.{kind}-{_key(spec, outcomes, question)}.npz")
     try:
-        arrays = None if path is None else load(path)
+        arrays = load(path)
         if arrays is not None:
-            return inference.from_arrays(spec, arrays)
-    except (ValueError, KeyError, IndexError) as error:
-        warnings.append(f"W:cache {path} is damaged and was not used ({error}); the posterior was computed again")
-    posterior = inference.fit_study(
-        spec,
-        outcomes,
-        candidates.all_designs(spec),
-        candidates.target_points(spec),
-        engine=engine,
-        num_draws=num_draws,
-        seed=spec.seed,
-    )
+            return from_arrays(arrays)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        warnings.append(f"W:cache {path} is damaged and was not used ({error}); the {kind} was computed again")
+    answer = compute()
     try:
-        if path is not None:
-            save(path, posterior.to_arrays())
+        save(path, to_arrays(answer))
     except OSError as error:
-        warnings.append(f"W:cache the posterior cannot be kept in {path}: {error}")
-    return posterior
+        warnings.append(f"W:cache the {kind} cannot be kept in {path}: {error}")
+    return answer
 
 
-def _key(spec: StudySpec, outcomes: Sequence[Outcome], *, engine: str, num_draws: int, version: str) -> str:
-    """Hash of all that a posterior depends on: a new outcome changes it, a reservation does not."""
+def _key(spec: StudySpec, outcomes: Sequence[Outcome], question: Mapping[str, Any]) -> str:
+    """Hash of all that an answer depends on: a new outcome changes it, a reservation does not."""
     budget = [spec.budget.total, spec.budget.per_run_max]  # they bound the generated designs
     told = [dataclasses.asdict(outcome) for outcome in outcomes]
-    text = json.dumps([version, spec.digest, spec.seed, budget, engine, num_draws, told], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    content = [planner.__version__, spec.digest, spec.seed, budget, dict(question), told]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def load(path: Path) -> dict[str, np.ndarray] | None:
@@ -87,7 +81,7 @@ def load(path: Path) -> dict[str, np.ndarray] | None:
         raise ValueError(str(error)) from error
 
 
-def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes `path` as a whole, and forgets all but the newest files beside it.  Raises `OSError`."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
     try:
