@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planner.records import DesignTable, Outcome
     from planner.spec import StudySpec
 
-# Discrepancy length in units of the spread of each axis over the designs.  A long one bends a law instead of fuzzing it.
+# Discrepancy length in spreads of each axis over the designs: a long one bends a law instead of fuzzing it.
 DISCREPANCY_LENGTH = 3.0
 NUM_FEATURES = 40
 _BASIS_POINTS = 500

@@ -26,7 +26,7 @@ class Basins(NamedTuple):
 
 
 def starting_points(law: BoundLaw, num_domains: int, num_starts: int, *, seed: int) -> np.ndarray:
-    """Quasi-random draws of the population prior, the same for all domains, (num_starts, G, p); the first is the mean."""
+    """Quasi-random draws of the population prior, equal over domains, (num_starts, G, p); the first is its mean."""
     sobol = qmc.Sobol(law.num_parameters, scramble=True, rng=np.random.default_rng(seed))
     uniform = sobol.random(num_starts)
     normal = ndtri(np.clip(uniform, 1e-6, 1.0 - 1e-6))
@@ -35,17 +35,17 @@ def starting_points(law: BoundLaw, num_domains: int, num_starts: int, *, seed: i
     return np.repeat(population[:, None, :], num_domains, axis=1)
 
 
-def _thin(data: FitData) -> FitData:
-    """At most `_MAX_SEARCH_ROWS` runs a domain, spread over the order of cost: enough to find the basins."""
-    if data.y.shape[1] <= _MAX_SEARCH_ROWS:
+def thin(data: FitData, most: int) -> FitData:
+    """At most `most` runs a domain, spread over the order of cost."""
+    if data.y.shape[1] <= most:
         return data
-    picks = np.empty((len(data.y), _MAX_SEARCH_ROWS), dtype=int)
+    picks = np.empty((len(data.y), most), dtype=int)
     for g, (order, real) in enumerate(zip(data.order, data.is_real, strict=True)):
         by_cost = np.argsort(order)[: max(int(real.sum()), 1)]
-        chosen = np.unique(np.linspace(0, len(by_cost) - 1, _MAX_SEARCH_ROWS).round().astype(int))
+        chosen = np.unique(np.linspace(0, len(by_cost) - 1, most).round().astype(int))
         rows = by_cost[chosen]
-        padding = np.flatnonzero(~real)[: _MAX_SEARCH_ROWS - len(rows)]
-        picks[g] = np.concatenate([rows, padding])[:_MAX_SEARCH_ROWS]
+        padding = np.flatnonzero(~real)[: most - len(rows)]
+        picks[g] = np.concatenate([rows, padding])[:most]
     index = np.arange(len(data.y))[:, None]
     return data._replace(
         **{
@@ -61,7 +61,7 @@ def find_basins(law: BoundLaw, data: FitData, *, num_starts: int, seed: int, war
     Args:
         warm: parameters of an earlier fit, (B, G, p), added to the starts.
     """
-    data = _thin(data)
+    data = thin(data, _MAX_SEARCH_ROWS)
     start = starting_points(law, len(data.y), num_starts, seed=seed)
     if warm is not None:
         start[1 : 1 + len(warm)] = warm[: num_starts - 1]

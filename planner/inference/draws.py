@@ -39,6 +39,8 @@ def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -
     local_noise = rng.standard_normal((num_proposals, num_draws, num_domains, num_parameters))
     local_noise *= np.sqrt(_STUDENT / rng.chisquare(_STUDENT, (num_proposals, num_draws, num_domains, 1)))
     proposals = centre + (posterior.root[node] @ local_noise[..., None])[..., 0]
+    if num_proposals == 1:
+        return _packed(fit, data, node, proposals[0], _draw_discrepancy(fit, data, node, proposals[0], rng))
     log_ratio = _log_exact(fit, data, node, proposals, centre, shared_noise)
     log_proposal = -0.5 * (_STUDENT + num_parameters) * np.log1p((local_noise**2).sum(-1) / _STUDENT)
     log_ratio = log_ratio - log_proposal
@@ -46,15 +48,13 @@ def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -
     gumbel = rng.gumbel(size=log_ratio.shape)
     chosen = np.argmax(log_ratio + gumbel, axis=0)
     theta = np.take_along_axis(proposals, chosen[None, ..., None], axis=0)[0]
-    weights = _draw_discrepancy(fit, data, node, theta, rng)
+    return _packed(fit, data, node, theta, _draw_discrepancy(fit, data, node, theta, rng))
+
+
+def _packed(fit: LawFit, data: FitData, node: np.ndarray, theta: np.ndarray, weights: np.ndarray) -> LawDraws:
     scale = data.context.scale
-    return LawDraws(
-        fit.law,
-        theta,
-        weights,
-        scale * np.exp(fit.scales.log_noise[node]),
-        scale * np.exp(fit.scales.log_discrepancy[node]),
-    )
+    noise_sd, discrepancy_sd = np.exp(fit.scales.log_noise[node]), np.exp(fit.scales.log_discrepancy[node])
+    return LawDraws(fit.law, theta, weights, scale * noise_sd, scale * discrepancy_sd)
 
 
 _STUDENT = 8.0

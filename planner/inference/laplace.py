@@ -13,7 +13,7 @@ from scipy.special import digamma, gammaln, ndtri
 from scipy.stats import qmc
 
 from planner.inference import arrow, noise
-from planner.inference.basins import find_basins
+from planner.inference.basins import find_basins, thin
 from planner.inference.data import (
     LOG_DISCREPANCY_PRIOR,
     LOG_DOMAIN_PRIOR,
@@ -26,6 +26,8 @@ from planner.inference.data import (
 _NODES_A_ROUND = 64
 _ROUNDS = 3
 _REFINEMENTS = 3
+_STUDENT_ROUNDS = 3
+_MAX_SCALE_ROWS = 256  # runs a domain from which the scales are learned
 
 
 class Linear(NamedTuple):
@@ -148,6 +150,17 @@ def _student_correction(student: np.ndarray, ratio: np.ndarray, is_real: np.ndar
     return float(np.where(is_real, 0.5 * (expected_log - np.log(student)) - divergence, 0.0).sum())
 
 
+def student_at(law: BoundLaw, data: FitData, linear: Linear, scales: Scales) -> tuple[np.ndarray, np.ndarray]:
+    """Noise multipliers (G, n) at one node of the scales, and expected squared noise over variance (G, n)."""
+    student = np.ones(data.y.shape)
+    noise_var = float(np.exp(2.0 * scales.log_noise[0])) * data.context.scale**2 + data.known_var
+    for _ in range(_STUDENT_ROUNDS):
+        conditional = condition(law, data, linear, scales, student)
+        ratio = residual_moments(data, linear, conditional, 0) / noise_var
+        student = np.where(data.is_real, noise.student_weights(ratio, np.ones(())), 1.0)
+    return student, ratio
+
+
 class _Nodes(NamedTuple):
     scales: np.ndarray  # (N, H) resampled nodes
     weight: np.ndarray  # (N,)
@@ -175,15 +188,11 @@ def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: in
         value = np.where(np.isfinite(value), value, -np.inf)
         if round_index == 0:
             # Fix the noise weights once, at the best node; evidence under other weights is not comparable.
-            for _ in range(2):
-                best = int(np.argmax(value))
-                scale_sq = float(np.exp(2.0 * new[best, 0])) * data.context.scale**2
-                moments = residual_moments(data, linear, conditional, best)
-                ratio = moments / (scale_sq + data.known_var)
-                student = np.where(data.is_real, noise.student_weights(ratio, np.ones(())), 1.0)
-                conditional = condition(law, data, linear, _unpack(new), student)
-                value = conditional.log_evidence + _log_prior(new)
+            best = int(np.argmax(value))
+            student, ratio = student_at(law, data, linear, _unpack(new[best : best + 1]))
             correction = _student_correction(student, ratio, data.is_real)
+            value = condition(law, data, linear, _unpack(new), student).log_evidence + _log_prior(new)
+            value = np.where(np.isfinite(value), value, -np.inf)
         nodes.append(new)
         log_target.append(value)
         proposals.append((mean, root))
@@ -203,6 +212,15 @@ def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: in
     return _Nodes(every[unique], counts / num_keep, log_evidence, student)
 
 
+def _student_of_all(law: BoundLaw, data: FitData, theta: np.ndarray, part: _Nodes, thinned: FitData) -> np.ndarray:
+    """Noise multipliers of all runs where the scales were learned from a part of them."""
+    if thinned is data:
+        return part.student
+    linear = Linear(*(array[0] for array in linearise(law, data, theta[None])))
+    middle = np.argsort(part.scales[:, 0])[len(part.scales) // 2]
+    return student_at(law, data, linear, _unpack(part.scales[middle : middle + 1]))[0]
+
+
 def _log_mixture(points: np.ndarray, proposals: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Log density of the equal mixture of Gaussian proposals, (N,)."""
     parts = []
@@ -217,28 +235,20 @@ def fit_law(
 ) -> LawFit:
     """Fits one law; see the module."""
     basins = find_basins(law, data, num_starts=num_starts, seed=seed, warm=warm)
-    parts = [
-        _sample_scales(
-            law,
-            data,
-            Linear(*(array[0] for array in linearise(law, data, theta[None]))),
-            num_keep=num_nodes,
-            seed=seed + 1,
-        )
-        for theta in basins.theta
-    ]
+    thinned = thin(data, _MAX_SCALE_ROWS)
+    at_modes = linearise(law, thinned, basins.theta)
+    linears = [Linear(*(array[b] for array in at_modes)) for b in range(len(basins.theta))]
+    parts = [_sample_scales(law, thinned, linear, num_keep=num_nodes, seed=seed + 1) for linear in linears]
     evidence = np.array([part.log_evidence for part in parts])
     basin_weight = np.exp(evidence - evidence.max())
     basin_weight /= basin_weight.sum()
-    keep = basin_weight > 0.02
-    nodes = np.concatenate([p.scales for p, k in zip(parts, keep, strict=True) if k])
-    weight = np.concatenate([w * p.weight for w, p, k in zip(basin_weight, parts, keep, strict=True) if k])
-    student = np.concatenate(
-        [np.repeat(p.student[None], len(p.scales), 0) for p, k in zip(parts, keep, strict=True) if k]
-    )
-    theta = np.concatenate(
-        [np.repeat(t[None], len(p.scales), 0) for t, p, k in zip(basins.theta, parts, keep, strict=True) if k]
-    )
+    kept = [b for b in range(len(parts)) if basin_weight[b] > 0.02]
+    nodes = np.concatenate([parts[b].scales for b in kept])
+    weight = np.concatenate([basin_weight[b] * parts[b].weight for b in kept])
+    sizes = [len(parts[b].scales) for b in kept]
+    students = np.stack([_student_of_all(law, data, basins.theta[b], parts[b], thinned) for b in kept])
+    student = np.repeat(students, sizes, axis=0)
+    theta = np.repeat(basins.theta[kept], sizes, axis=0)
     padding = 2 * num_nodes - len(nodes)
     pad = lambda array: np.concatenate([array, np.repeat(array[:1], padding, 0)])  # noqa: E731
     scales = _unpack(pad(nodes))

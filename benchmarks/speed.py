@@ -1,0 +1,126 @@
+"""`python -m benchmarks speed`: seconds and memory of one update and plan, warm, and how they grow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from planner import inference
+from planner.design import policies
+from planner.design.targets import prediction_points
+from planner.inference import data as inference_data
+from planner.records import Design, DesignTable, Outcome, RunState
+from planner.spec import StudySpec, parse_study_spec
+
+_REPEATS = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of this command."""
+    parser.add_argument("--quick", action="store_true", help="only the reference case: 60 runs, 3,000 candidates")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line on standard output")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Times the reference case, then each size on its own."""
+    for case in _cases(quick=options.quick):
+        row = _measure(**case)
+        if options.json:
+            print(json.dumps(row), flush=True)
+        else:
+            print("  ".join(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
+    return 0
+
+
+def _cases(*, quick: bool) -> Iterator[dict[str, int]]:
+    reference = {"num_runs": 60, "num_candidates": 3000, "num_domains": 1, "num_axes": 3}
+    yield reference
+    if quick:
+        return
+    for num_runs in (20, 200, 500):
+        yield reference | {"num_runs": num_runs}
+    for num_candidates in (300, 30_000, 300_000):
+        yield reference | {"num_candidates": num_candidates}
+    for num_domains in (4, 10, 50):
+        yield reference | {"num_domains": num_domains, "num_runs": 10 * num_domains}
+
+
+def make_study(
+    *, num_runs: int, num_candidates: int, num_domains: int, num_axes: int, seed: int = 0
+) -> tuple[StudySpec, list[Outcome], DesignTable, DesignTable]:
+    """A simulated study: sums of powers with a floor, exponents that differ a little between domains."""
+    rng = np.random.default_rng(seed)
+    spec = parse_study_spec(
+        {
+            "study": {"name": "speed"},
+            "response": {"name": "loss"},
+            "axes": [{"name": f"x{a}", "low": 1e6, "high": 1e9, "role": "parameters"} for a in range(num_axes)],
+            "domains": [{"name": f"d{g}"} for g in range(num_domains)],
+            "cost": {"terms": [{"coefficient": 6.0, "powers": {f"x{a}": 1.0 for a in range(num_axes)}}]},
+            "budget": {"total": 1e30},
+        }
+    )
+    x = 10.0 ** rng.uniform(6, 9, (num_candidates, num_axes))
+    domain = rng.integers(0, num_domains, num_candidates)
+    table = DesignTable(domain=domain, x=x, cost=6.0 * x.prod(axis=1), row=np.arange(num_candidates))
+    exponent = 0.3 + 0.03 * rng.standard_normal((num_domains, num_axes))
+    floor = 1.8 + 0.1 * rng.standard_normal(num_domains)
+    rows = rng.integers(0, num_candidates, num_runs)
+    outcomes = []
+    for row in rows:
+        g = int(rng.integers(0, num_domains))
+        response = floor[g] + (100.0 * x[row] ** -exponent[g]).sum() + 0.005 * rng.standard_normal()
+        design = Design(domain=f"d{g}", axes=dict(zip(spec.axis_names, x[row], strict=True)), seed=int(row))
+        outcomes.append(
+            Outcome(
+                run_id=f"r{len(outcomes)}",
+                design=design,
+                state=RunState.COMPLETED,
+                response=float(response),
+                cost=float(table.cost[row]),
+            )
+        )
+    far = 10.0 ** rng.uniform(9, 10, (60, num_axes))
+    targets = DesignTable(
+        domain=rng.integers(0, num_domains, 60), x=far, cost=6.0 * far.prod(axis=1), row=np.full(60, -1)
+    )
+    return spec, outcomes, table, targets
+
+
+def _measure(**sizes: int) -> dict[str, Any]:
+    spec, outcomes, table, targets = make_study(**sizes)
+    budget = float(np.quantile(table.cost, 0.9)) * 5.0
+    seconds: dict[str, list[float]] = {"fit": [], "plan": []}
+    posterior = None
+    traces: list[int] = []
+    for _ in range(_REPEATS + 1):
+        start = time.perf_counter()
+        posterior = inference.fit_study(spec, outcomes, table, targets, num_draws=400, warm=posterior)
+        seconds["fit"].append(time.perf_counter() - start)
+        start = time.perf_counter()
+        policies.choose(
+            [posterior],
+            table,
+            prediction_points(targets.domain, targets.x),
+            total_budget=budget,
+            budget=budget,
+            pending=np.zeros((0, 1 + table.x.shape[1])),
+            num=4,
+        )
+        seconds["plan"].append(time.perf_counter() - start)
+        traces.append(sum(inference_data.TRACES.values()))
+    assert posterior is not None
+    return sizes | {
+        "num_laws": len(posterior.weights),
+        "first_seconds": seconds["fit"][0] + seconds["plan"][0],
+        "fit_seconds": float(np.median(seconds["fit"][1:])),
+        "plan_seconds": float(np.median(seconds["plan"][1:])),
+        "traces_after_first": traces[-1] - traces[0],
+        "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0**2,
+    }
