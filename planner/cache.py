@@ -73,7 +73,8 @@ def _key(spec: StudySpec, outcomes: Sequence[Outcome], question: Mapping[str, An
 def load(path: Path) -> dict[str, np.ndarray] | None:
     """The arrays in `path`, None where there is no file.  Raises `ValueError` for a file that is not whole."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here because numpy leaves the file open when it is not whole.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         return None

@@ -279,11 +279,16 @@ def _show(document: Mapping[str, Any], render: str, as_json: bool, warnings: Seq
     if as_json:
         from planner.events import encode_body
 
-        print(encode_body(document))
-        return
-    from planner.report import text
+        output = encode_body(document)
+    else:
+        from planner.report import text
 
-    print("\n".join(getattr(text, render)(document)))
+        output = "\n".join(getattr(text, render)(document))
+    try:
+        print(output, flush=True)
+    except BrokenPipeError:
+        # Whoever read our output has enough; Python would complain again when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _warn(warnings: Iterable[str]) -> None:
@@ -345,11 +350,6 @@ def main() -> None:
     arguments = sys.argv[1:]
     try:
         code = app(args=arguments, standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has enough; Python would complain again when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except Exception as error:

@@ -111,7 +111,8 @@ class FakeBackend:
         state = ends[min(int(attempt), len(ends) - 1)] if ends else RunState.COMPLETED
         fields: dict[str, Any] = {"state": state, "cost": None, "message": "" if state is RunState.COMPLETED else "oh"}
         if state is RunState.COMPLETED:
-            fields |= {"response": self.response(job), "cost": job.options["predicted_cost"]} if job else {"response": 2.0}
+            told = {"response": self.response(job), "cost": job.options["predicted_cost"]} if job else {"response": 2.0}
+            fields |= told
         return Report(run_id=run_id, handle=handle, **(fields | self.reports.get(run_id, {})))
 
 
