@@ -22,8 +22,8 @@ def solve_positive(matrix: jax.Array, *rhs: jax.Array) -> tuple[list[jax.Array],
         rhs: right-hand sides, each (n,).
 
     Returns:
-        The solutions, each (n,), and the smallest pivot before it was made positive, relative to the largest
-        diagonal entry, (): positive exactly when the matrix is numerically positive definite.
+        The solutions, each (n,), and the smallest pivot before it was made positive, (): positive exactly when the
+        matrix is numerically positive definite.
     """
     size = matrix.shape[0]
     scale = jnp.maximum(jnp.max(jnp.abs(jnp.diagonal(matrix))), jnp.finfo(matrix.dtype).tiny)
@@ -34,7 +34,7 @@ def solve_positive(matrix: jax.Array, *rhs: jax.Array) -> tuple[list[jax.Array],
         pivot = matrix[column, column]
         for k in range(column):
             pivot = pivot - lower[column][k] ** 2 * pivots[k]
-        smallest = jnp.minimum(smallest, pivot / scale)
+        smallest = jnp.minimum(smallest, pivot)
         pivots.append(jnp.maximum(jnp.abs(pivot), PIVOT_FLOOR * scale))
         for row in range(column + 1, size):
             entry = matrix[row, column]

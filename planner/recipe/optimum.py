@@ -22,8 +22,12 @@ Leaf = Any  # jax.Array inside compiled code, a numpy array once copied to the h
 MAX_STEPS = 60
 FIRST_RADIUS = 0.3  # largest first move, in units of the box
 BUDGET_TOLERANCE = 1e-9  # of log cost
-# Certificate of an optimum: projected gradient, and signs of multipliers, relative to the largest slope.
+# Certificate of an optimum: projected gradient and signs of multipliers, relative to the largest gradient or
+# curvature in box units.
 OPTIMALITY_TOLERANCE = 1e-6
+# Curvature added across the cost surface, relative to the largest: enough to hide a negative one there unless that
+# along the surface is 10,000 times smaller, and costs four digits of sixteen.
+STIFFNESS = 1e4
 # Below this curvature along the cost surface, relative to the largest curvature, the optimum is not unique.
 FLAT_CURVATURE = 1e-9
 
@@ -38,6 +42,7 @@ class LogProblem(NamedTuple):
     powers: jax.Array  # (K, A)
     low: jax.Array  # (A,)
     width: jax.Array  # (A,) zero where the axis is held fixed
+    cheapest: jax.Array  # (A,) the point of the box that costs least
 
 
 class Optimum(NamedTuple):
@@ -76,6 +81,7 @@ class _State(NamedTuple):
     tangent: jax.Array  # (A,) d t / d log budget
     curvature: jax.Array  # () smallest pivot of the reduced Hessian, relative
     done: jax.Array  # () bool
+    scale: jax.Array  # () largest gradient or curvature, what a zero gradient is measured against
     steps: jax.Array  # () int
 
 
@@ -84,7 +90,8 @@ class _Direction(NamedTuple):
     multiplier: jax.Array  # ()
     residual: jax.Array  # (A,) predicted gradient of the Lagrangian; its sign at a bound tells whether to leave it
     tangent: jax.Array  # (A,)
-    curvature: jax.Array  # ()
+    curvature: jax.Array  # () smallest pivot of the reduced Hessian, relative
+    scale: jax.Array  # () largest gradient or curvature
 
 
 @functools.partial(jax.jit, static_argnames=("mean",))
@@ -111,15 +118,10 @@ def _solve(
     def function(log_x: jax.Array) -> jax.Array:
         return mean(theta, log_x, *shared)
 
-    safe_width = jnp.where(problem.width > 0, problem.width, 1.0)
     values = jax.vmap(function)(starts)
     # A law may overflow far from its optimum; such a point is no start.
     best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
-    t = jnp.clip((starts[best] - problem.low) / safe_width, 0.0, 1.0)
-    # Closer than a tenth the start belongs on the cost surface; farther inside it may lead to an optimum that
-    # leaves budget unspent.
-    near = _log_cost(problem, t)[0] > log_budget - 0.1
-    t, log_cost = _onto_budget(problem, log_budget, t, problem.width > 0, near)
+    t, log_cost = _affordable_start(problem, log_budget, starts[best])
     none = problem.width < 0
     zero = jnp.zeros_like(log_cost)
     state = _State(
@@ -132,12 +134,29 @@ def _solve(
         tangent=jnp.zeros_like(t),
         curvature=zero,
         done=~jnp.isfinite(values[best]),
+        scale=zero,
         steps=jnp.zeros((), jnp.int32),
     )
     state = jax.lax.while_loop(
         lambda s: ~s.done & (s.steps < MAX_STEPS), functools.partial(_step, function, problem, log_budget), state
     )
     return _certify(function, problem, log_budget, state)
+
+
+def _affordable_start(problem: LogProblem, log_budget: jax.Array, log_x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`log_x` in box coordinates, put on the cost surface if it is near it; and its log cost."""
+    scale = jnp.where(problem.width > 0, problem.width, 1.0)
+    t = jnp.clip((log_x - problem.low) / scale, 0.0, 1.0)
+    # Closer than a tenth the start belongs on the cost surface; farther inside it may lead to an optimum that
+    # leaves budget unspent.
+    near = _log_cost(problem, t)[0] > log_budget - 0.1
+    t, log_cost = _onto_budget(problem, log_budget, t, problem.width > 0, near, off_bounds=True)
+    # The log cost is convex: where its chord to the cheapest point meets the budget, the cost is below it.
+    cheapest = (problem.cheapest - problem.low) / scale
+    fall = log_cost - _log_cost(problem, cheapest)[0]
+    over = jnp.maximum(log_cost - log_budget, 0.0)
+    t = t + jnp.where(over > 0, over / jnp.where(over > 0, fall, 1.0), 0.0) * (cheapest - t)
+    return t, _log_cost(problem, t)[0]
 
 
 def _log_cost(problem: LogProblem, t: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -189,8 +208,9 @@ def _direction(here: _Local, state: _State, free: jax.Array, slack: jax.Array) -
     curvature = here.hessian + weight * here.cost_hessian
     reduced = curvature * mask[:, None] * mask[None, :]
     spread = jnp.max(jnp.abs(jnp.diagonal(reduced)))
-    rho = jnp.where(normal_sq > 0, spread / jnp.where(normal_sq > 0, normal_sq, 1.0), 0.0)
-    held = jnp.where(free, 0.0, jnp.where(spread > 0, spread, 1.0))
+    spread = jnp.where(spread > 0, spread, 1.0)
+    rho = jnp.where(normal_sq > 0, STIFFNESS * spread / jnp.where(normal_sq > 0, normal_sq, 1.0), 0.0)
+    held = jnp.where(free, 0.0, spread)
     matrix = reduced + rho * normal[:, None] * normal[None, :] + jnp.diag(held)
     (step, along), pivot = factorise.solve_positive(matrix, rho * slack * normal - gradient, normal)
     along_normal = jnp.sum(normal * along)
@@ -201,7 +221,15 @@ def _direction(here: _Local, state: _State, free: jax.Array, slack: jax.Array) -
     )
     move = (step - jnp.where(has_surface, multiplier, 0.0) * along) * mask
     residual = here.gradient + multiplier * here.cost_gradient + jnp.sum(curvature * move, axis=1)
-    return _Direction(move, multiplier, residual, jnp.where(has_surface, along * per_normal, 0.0), pivot)
+    return _Direction(
+        move=move,
+        multiplier=multiplier,
+        residual=residual,
+        tangent=jnp.where(has_surface, along * per_normal, 0.0),
+        curvature=pivot / spread,
+        # At an optimum that leaves budget unspent the gradient itself is zero and cannot serve as a scale.
+        scale=jnp.maximum(jnp.max(jnp.abs(here.gradient)), jnp.max(jnp.abs(jnp.diagonal(here.hessian)))),
+    )
 
 
 def _multiplier_at_corner(here: _Local, state: _State) -> jax.Array:
@@ -211,14 +239,21 @@ def _multiplier_at_corner(here: _Local, state: _State) -> jax.Array:
     return jnp.where(state.binds, jnp.maximum(jnp.max(jnp.where(costs, price, 0.0)), 0.0), 0.0)
 
 
-def _onto_budget(problem: LogProblem, log_budget: jax.Array, t: jax.Array, free: jax.Array, equal: jax.Array) -> Any:
-    """Moves `t` along the cost gradient to cost <= budget (to equality where `equal`); the point and its log cost."""
+def _onto_budget(
+    problem: LogProblem, log_budget: jax.Array, t: jax.Array, free: jax.Array, equal: jax.Array, *, off_bounds: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Moves `t` along the cost gradient to cost <= budget (to equality where `equal`); the point and its log cost.
+
+    An axis on a bound stays there unless `off_bounds`: what a step has brought to a bound must be found there.
+    """
     for _ in range(3):
         log_cost, spend = _log_cost(problem, t)
-        inside = free & (t > 0) & (t < 1)
-        normal = jnp.where(inside, _cost_gradient(problem, spend), 0.0)
-        normal_sq = jnp.sum(normal**2)
         gap = jnp.where(equal, log_budget - log_cost, jnp.minimum(log_budget - log_cost, 0.0))
+        gradient = _cost_gradient(problem, spend)
+        inward = jnp.where(gradient * gap > 0, t < 1, t > 0)
+        has_room = inward if off_bounds else (t > 0) & (t < 1)
+        normal = jnp.where(free & has_room, gradient, 0.0)
+        normal_sq = jnp.sum(normal**2)
         t = jnp.clip(t + normal * gap / jnp.where(normal_sq > 0, normal_sq, 1.0), 0.0, 1.0)
     return t, _log_cost(problem, t)[0]
 
@@ -233,7 +268,8 @@ def _step(
     length = jnp.max(jnp.abs(way.move))
     shrink = jnp.minimum(1.0, state.radius / jnp.maximum(length, 1e-300))
     wanted = state.t + shrink * way.move
-    trial, trial_cost = _onto_budget(problem, log_budget, jnp.clip(wanted, 0.0, 1.0), free, state.binds & free.any())
+    clipped, equal = jnp.clip(wanted, 0.0, 1.0), state.binds & free.any()
+    trial, trial_cost = _onto_budget(problem, log_budget, clipped, free, equal, off_bounds=False)
     value = function(problem.low + problem.width * trial)
     # Rounding, and what the allowed overshoot of the budget is worth, must not reject a good step.
     allowance = 1e-13 * jnp.abs(here.value) + 4 * BUDGET_TOLERANCE * jnp.abs(way.multiplier)
@@ -241,7 +277,7 @@ def _step(
     accept = affordable & ((value <= here.value + allowance) | (jnp.isfinite(value) & (length < 1e-6)))
     t = jnp.where(accept, trial, state.t)
 
-    tolerance = 1e-10 * jnp.max(jnp.abs(here.gradient))
+    tolerance = 1e-10 * way.scale
     at_low = jnp.where(state.at_low, way.residual >= -tolerance, free & (wanted <= 0) & (t <= 0))
     at_high = jnp.where(state.at_high, way.residual <= tolerance, free & (wanted >= 1) & (t >= 1))
     log_cost = jnp.where(accept, trial_cost, here.log_cost)
@@ -261,6 +297,7 @@ def _step(
         tangent=way.tangent,
         curvature=way.curvature,
         done=arrived | (unchanged & (radius < 1e-12)),
+        scale=way.scale,
         steps=state.steps + 1,
     )
 
@@ -281,7 +318,7 @@ def _certify(
     )
     multiplier = jnp.where(state.binds, multiplier, 0.0)
     residual = scaled + multiplier * normal
-    tolerance = OPTIMALITY_TOLERANCE * jnp.max(jnp.abs(scaled)) + jnp.finfo(value.dtype).tiny
+    tolerance = OPTIMALITY_TOLERANCE * state.scale + jnp.finfo(value.dtype).tiny
     stationary = jnp.where(
         free,
         jnp.abs(residual) <= tolerance,

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.recipe import optimum
 from planner.recipe.optimum import LogProblem, Mean, Optimum
-from planner.recipe.problem import Box, Posynomial, start_points
+from planner.recipe.problem import Box, Posynomial, cheapest_point, start_points
 
 # Draws solved by one call: large enough to hide the dispatch, small enough to stay in cache and to let the easy
 # draws of one block finish without waiting for the hard ones of another.
@@ -47,7 +47,8 @@ def block_size(num_draws: int) -> int:
 
 
 def to_problem(cost: Posynomial, box: Box) -> LogProblem:
-    return LogProblem(*map(jnp.asarray, (cost.log_coefficients, cost.powers, box.low, box.width)))
+    cheapest = cheapest_point(cost, box)
+    return LogProblem(*map(jnp.asarray, (cost.log_coefficients, cost.powers, box.low, box.width, cheapest)))
 
 
 def solve_part(
