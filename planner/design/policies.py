@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.spec import StudySpec
 
 _MAX_CANDIDATES = 3000
-_FEATURE_RANK = 160
+_ANCHORS = 160  # points whose covariances with every other are kept exactly
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +116,7 @@ def choose(
         domain = np.concatenate([table.domain, pending[:, 0].astype(int), targets.domain])
         x = np.concatenate([table.x, pending[:, 1:], targets.x])
         points = make_surrogate(posterior, domain, x)
-        anchor = np.arange(len(domain))[-len(targets.domain) :]
-        sample = np.linspace(0, len(table) - 1, min(len(table), 300)).astype(int)
-        points = compress(points, rank=_FEATURE_RANK, anchor=np.concatenate([anchor, sample]))
+        points = compress(points, anchor=_anchors(len(table), len(domain) - len(targets.domain), len(domain)))
         surrogates.append(points.take(slice(0, len(table) + len(pending))))
         aims.append(points.take(slice(len(table) + len(pending), None)))
     cost = np.concatenate([table.cost, np.full(len(pending), np.inf)])
@@ -138,6 +136,14 @@ def choose(
     first_gains = np.zeros(len(candidates))
     first_gains[kept] = plan.first_gains[: len(kept)]
     return Choice(kept[chosen], plan._replace(picks=kept[plan.picks], first_gains=first_gains), "plan")
+
+
+def _anchors(num_candidates: int, first_target: int, num_points: int) -> np.ndarray:
+    """Targets and candidates, evenly thinned: half of the anchors each, or more candidates where targets are few."""
+    num_targets = min(num_points - first_target, _ANCHORS // 2)
+    aims = np.linspace(first_target, num_points - 1, num_targets)
+    sample = np.linspace(0, num_candidates - 1, min(num_candidates, _ANCHORS - num_targets))
+    return np.unique(np.concatenate([aims, sample]).round().astype(int))
 
 
 def _first_of(plan: Plan, cost: np.ndarray, num: int) -> np.ndarray:

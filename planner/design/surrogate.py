@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from planner.inference import discrepancy
 from planner.inference.laplace import LawFit
@@ -131,18 +132,20 @@ def _discrepancy_mean(fit: LawFit, node: int, domain: np.ndarray, phi: np.ndarra
     return (phi * weights[domain]).sum(axis=1)
 
 
-def compress(surrogate: Surrogate, *, rank: int, anchor: np.ndarray) -> Surrogate:
-    """The same points with fewer features: those that matter for covariances with the points at `anchor`.
+def compress(surrogate: Surrogate, *, anchor: np.ndarray) -> Surrogate:
+    """The same points with at most as many features as there are anchors (indices of points).
 
-    What is dropped stays in `own_var`, so that no variance is lost; only weak correlations are.
+    Covariances with the anchors are kept exactly: the features are projected on the span of theirs (Nystrom).  What
+    is dropped stays in `own_var`, so that no variance is lost; only correlations away from every anchor are.
     """
 
     def shrink(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if features.shape[1] <= rank:
+        if features.shape[1] <= len(anchor):
             return features, np.zeros(len(features))
-        gram = features[anchor].T @ features[anchor]
-        _, vector = np.linalg.eigh(gram)
-        kept = features @ vector[:, -rank:]
+        gram = features[anchor] @ features[anchor].T
+        # Relative to the largest variance, so that near-duplicate anchors do not break the factorisation.
+        factor = np.linalg.cholesky(gram + 1e-10 * max(gram.diagonal().max(), 1e-300) * np.eye(len(anchor)))
+        kept = solve_triangular(factor, features[anchor] @ features.T, lower=True, check_finite=False).T
         return kept, np.maximum((features**2).sum(axis=1) - (kept**2).sum(axis=1), 0.0)
 
     shared, lost_shared = shrink(surrogate.shared)
