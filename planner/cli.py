@@ -89,13 +89,13 @@ def run(
     """Choose, dispatch and record runs until a stop rule; safe to kill, run it again to go on."""
     _prepare_numerics(starts_workers=True)
     from backends import open_backend
-    from planner import summary
+    from planner import loop, summary
     from planner.errors import InputError
     from planner.report import live
 
     with _open(file, writes=True) as study:
         spec = study.spec
-        backend = open_backend(spec.backend.kind, spec.backend.options, spec.folder)
+        backend = open_backend(spec.backend.kind, loop.backend_options(spec), spec.folder)
         _warn(study.warnings)
         try:
             with live.watching(spec, study.state) as watch:

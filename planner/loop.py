@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from planner.buying import Stop, buy
-from planner.errors import ConflictingResult
+from planner.errors import ConflictingResult, InputError
 from planner.execution import Job, Report
 from planner.records import STATE_RULES, RunRecord, RunState, StudyState
 
@@ -37,8 +37,9 @@ MAX_RETRIES: Mapping[RunState, int] = {
 NOT_AGAIN = "not to be tried again"
 # So many failures in a row, without one run that worked, are the trainer's fault: the budget is not for debugging.
 MAX_FAILURES_IN_A_ROW = 4
-# A run is stopped by the backend when it costs this many times what was predicted.
-MAX_OVERRUN = 2.0
+# Options of [backend] that are the loop's own: limits of every job, which the backend is told with the job.
+# A run is stopped by the backend when it costs `max_overrun` times what was predicted.
+JOB_LIMITS: Mapping[str, float | None] = {"max_overrun": 2.0, "deadline_seconds": None}
 PROGRESS_SHARE = 0.05  # progress is recorded when this share of the predicted cost was added
 MIN_PAUSE, MAX_PAUSE = 0.02, 1.0
 
@@ -283,15 +284,23 @@ def _submit_waiting(place: Workplace) -> int:
     return len(waiting)
 
 
+def backend_options(spec: StudySpec) -> dict[str, Any]:
+    """The options with which the backend of a study is opened."""
+    return {name: value for name, value in spec.backend.options.items() if name not in JOB_LIMITS}
+
+
 def _job(place: Workplace, run: RunRecord) -> Job:
-    options = place.spec.backend.options
-    deadline = options.get("deadline_seconds")
+    limits = {name: place.spec.backend.options.get(name, default) for name, default in JOB_LIMITS.items()}
+    for name, value in limits.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+            raise InputError(f"backend.{name} is {value!r}: it must be a number greater than 0")
+    overrun, deadline = limits["max_overrun"], limits["deadline_seconds"]
     return Job(
         run_id=run.run_id,
         design=run.design,
         folder=place.folder / run.run_id,
         attempt=run.attempt,
-        max_cost=run.predicted_cost * float(options.get("max_overrun", MAX_OVERRUN)),
-        deadline_seconds=None if deadline is None else float(deadline),
-        options={**options, "predicted_cost": run.predicted_cost},
+        max_cost=None if overrun is None else run.predicted_cost * overrun,
+        deadline_seconds=deadline,
+        options={**backend_options(place.spec), "predicted_cost": run.predicted_cost},
     )
