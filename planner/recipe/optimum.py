@@ -284,8 +284,8 @@ def _step(
     unused = ~free.any() & (slack > BUDGET_TOLERANCE)
     binds = jnp.where(state.binds, (way.multiplier >= 0) & ~unused, log_cost > log_budget - BUDGET_TOLERANCE)
     unchanged = jnp.all(at_low == state.at_low) & jnp.all(at_high == state.at_high) & (binds == state.binds)
-    # The error of a Newton step is the square of its length: below 1e-6 nothing is left to gain.
-    arrived = accept & unchanged & (length < 1e-6)
+    # The slopes are those at the start of the last step, so it has to be as short as they are to be precise.
+    arrived = accept & unchanged & (length < 1e-8)
     radius = jnp.where(accept, jnp.maximum(state.radius, 2.0 * shrink * length), 0.25 * shrink * length)
     return _State(
         t=t,

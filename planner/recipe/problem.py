@@ -104,19 +104,30 @@ def cheapest_point(cost: Posynomial, box: Box) -> np.ndarray:
 
 
 def largest_step(cost: Posynomial, log_budget: float, origin: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """The largest s in [0, 1] with cost(origin + s * direction) <= budget, by bisection; (...).
+    """The largest s in [0, 1] with cost(origin + s * direction) <= budget; (...).
 
-    `origin` and `direction` broadcast to (..., A).  The log cost is convex, so from an affordable origin there is
-    only one crossing; 0 where the origin itself is too dear.
+    `origin` and `direction` broadcast to (..., A).  The log cost is convex in s, so from an affordable origin there
+    is only one crossing, and Newton's method comes down to it from the dear side.  0 where the origin is too dear.
     """
-    shape = np.broadcast_shapes(origin.shape, direction.shape)[:-1]
-    below, above = np.zeros(shape), np.ones(shape)
-    whole = cost.log_cost(origin + direction) <= log_budget
+    origin, direction = np.broadcast_arrays(origin, direction)
+    first = cost.log_terms(origin)
+    rate = direction @ cost.powers.T
+    step, at_zero = np.ones(origin.shape[:-1]), np.logaddexp.reduce(first, axis=-1)
     for _ in range(60):
-        middle = 0.5 * (below + above)
-        affordable = cost.log_cost(origin + middle[..., None] * direction) <= log_budget
-        below, above = np.where(affordable, middle, below), np.where(affordable, above, middle)
-    return np.where(whole, 1.0, below)
+        terms = first + step[..., None] * rate
+        largest = terms.max(axis=-1, keepdims=True)
+        weights = np.exp(terms - largest)
+        total = weights.sum(axis=-1)
+        over = largest[..., 0] + np.log(total) - log_budget
+        dear = over > 1e-14 * np.abs(log_budget) + 1e-14
+        if not dear.any():
+            break
+        slope = (weights * rate).sum(axis=-1) / total
+        step = np.where(dear & (slope > 0), np.maximum(step - over / np.where(slope > 0, slope, 1.0), 0.0), step)
+    # Newton ends a rounding error on the dear side; the chord to the origin cuts on the other.
+    outside = (over > 0) & (at_zero < log_budget)
+    chord = (log_budget - at_zero) / np.where(outside, log_budget + over - at_zero, 1.0)
+    return np.where(outside, step * chord, np.where(over > 0, 0.0, step))
 
 
 def start_points(cost: Posynomial, log_budget: float, box: Box, num_starts: int) -> np.ndarray:

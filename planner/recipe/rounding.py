@@ -13,8 +13,13 @@ from planner.recipe.search import RecipePart
 # An axis whose neighbouring values differ by less than this part is treated as continuous and rounded last.
 FINE_SPACING = 1e-3
 MAX_ROUNDS = 30
+# Below this number of points times draws, every allowed point is tried.
+MAX_EVALUATIONS = 4_000_000
+# Otherwise the points tried in one round, over all recipes that are rounded.
+MAX_POINTS = 50_000
 
-Evaluate = Callable[[np.ndarray], np.ndarray]  # points (N, M, A) -> responses (N, M), smaller is better
+# Points (N, M, A), or (1, M, A) for all recipes, to responses (N, M), smaller is better.
+Evaluate = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +66,7 @@ class _Lattice:
         low, high = box.raw(box.low), box.raw(box.high)
         self.first, self.last = np.zeros(len(low)), np.zeros(len(low))
         self.coarse = np.zeros(len(low), bool)
+        self.spacing = np.zeros(len(low))  # gap between neighbours near the centre, in coordinates
         for a, grid in enumerate(allowed):
             if grid is None:
                 continue
@@ -71,7 +77,8 @@ class _Lattice:
             if self.first[a] > self.last[a]:
                 raise ValueError(f"axis number {a} has no allowed value between {low[a]:g} and {high[a]:g}")
             here = self.coordinates(a, self.index(a, centre[a]) + np.array([0.0, 1.0]))
-            self.coarse[a] = here[1] - here[0] > FINE_SPACING or self.first[a] == self.last[a]
+            self.spacing[a] = here[1] - here[0]
+            self.coarse[a] = self.spacing[a] > FINE_SPACING or self.first[a] == self.last[a]
 
     def index(self, axis: int, coordinate: np.ndarray) -> np.ndarray:
         """Index of the allowed value at or below a coordinate, within the box."""
@@ -93,6 +100,34 @@ class _Lattice:
             result[:, :, a] = self.coordinates(a, self.index(a, points[:, a])[:, None] + moves[:, a])
         return result
 
+    def all_points(self, cost: Posynomial, log_budget: float, most: int) -> np.ndarray | None:
+        """Every affordable point, (M, A); None if there are more than `most` points or an axis is continuous."""
+        moving = self.box.width > 0
+        if any(grid is None for grid, moves in zip(self.allowed, moving, strict=True) if moves):
+            return None
+        if np.prod(self.last - self.first + 1) > most:
+            return None
+        values = [
+            self.coordinates(a, np.arange(self.first[a], self.last[a] + 1)) if self.allowed[a] else self.box.low[[a]]
+            for a in range(len(moving))
+        ]
+        points = np.stack([axis.ravel() for axis in np.meshgrid(*values, indexing="ij")], axis=1)
+        return points[cost.log_cost(points) <= log_budget + 1e-12]
+
+    def spend_rest(
+        self, points: np.ndarray, cost: Posynomial, log_budget: float, axes: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Adds, for each of `axes` (default: all that move), the points with that axis at the most that fits."""
+        tried = [points]
+        for a in np.flatnonzero(self.box.width > 0).tolist() if axes is None else axes:
+            lowest, along = points.copy(), np.zeros(points.shape[-1])
+            lowest[..., a], along[a] = self.box.low[a], self.box.width[a]
+            lowest[..., a] += largest_step(cost, log_budget, lowest, along) * along[a]
+            if self.coarse[a]:
+                lowest[..., a] = self.coordinates(a, self.index(a, lowest[..., a]))
+            tried.append(lowest)
+        return np.concatenate(tried, axis=1)
+
 
 def coarse_axes(allowed: Sequence[AllowedValues | None], box: Box, centre: np.ndarray) -> np.ndarray:
     """Which axes have so few allowed values near `centre` (A,) that they cannot be treated as continuous; (A,) bool."""
@@ -106,25 +141,32 @@ def round_points(
     log_budget: float,
     box: Box,
     allowed: Sequence[AllowedValues | None],
+    num_draws: int,
 ) -> np.ndarray:
     """Allowed, affordable points with a low response near the optima `log_x` (N, A); (N, A), NaN where there are none.
 
-    Tries the two neighbours on every axis in all combinations, each also with what is left of the budget spent on
-    one continuous axis; then steps of one or two axes at a time until none lowers the response.
+    Exact where all allowed points can be tried, see `MAX_EVALUATIONS`; `num_draws` is how many draws one point is
+    evaluated for.  Otherwise tries the two neighbours on every axis in all combinations, then a window around the
+    best so far until nothing in it is better, every point also with the rest of the budget spent on one axis.
     """
     lattice = _Lattice(allowed, box, np.median(log_x, axis=0))
-    coarse, relaxed = np.flatnonzero(lattice.coarse), np.flatnonzero(~lattice.coarse & (box.width > 0))
-    corners = np.zeros((2 ** len(coarse), log_x.shape[1]))
-    corners[:, coarse] = list(itertools.product((0.0, 1.0), repeat=len(coarse)))
+    everything = lattice.all_points(cost, log_budget, MAX_EVALUATIONS // num_draws)
+    if everything is not None:
+        nothing = np.full_like(log_x, np.nan)
+        if len(everything) == 0:
+            return nothing
+        return _keep_best(evaluate, nothing, np.full(len(log_x), np.inf), everything[None], cost, log_budget)[0]
+    coarse, num_axes = np.flatnonzero(lattice.coarse & (lattice.first < lattice.last)), log_x.shape[1]
     best, value = np.full_like(log_x, np.nan), np.full(len(log_x), np.inf)
     cheapest = np.where((cost.powers >= 0).all(axis=0), box.low, box.high)
+    window = _window(coarse, num_axes, (0, 1))
     for start in (log_x, np.where(lattice.coarse, cheapest, log_x)):
-        points = _spend_rest(lattice.shifted(start, corners), relaxed, cost, log_budget, box)
+        points = lattice.spend_rest(lattice.shifted(start, window), cost, log_budget)
         best, value = _keep_best(evaluate, best, value, points, cost, log_budget)
-    moves = _small_moves(coarse, log_x.shape[1])
+    window = _window_of_size(coarse, num_axes, MAX_POINTS // (len(log_x) * (1 + num_axes)))
     for _ in range(MAX_ROUNDS):
         base = np.where(np.isfinite(best), best, log_x)
-        points = _spend_rest(lattice.shifted(base, moves), relaxed, cost, log_budget, box)
+        points = lattice.spend_rest(lattice.shifted(base, window), cost, log_budget)
         best, lower = _keep_best(evaluate, best, value, points, cost, log_budget)
         if not (lower < value).any():
             break
@@ -134,54 +176,52 @@ def round_points(
     return np.where(np.isfinite(best), rounded, np.nan)
 
 
-def _small_moves(axes: np.ndarray, num_axes: int) -> np.ndarray:
-    """One step along one axis or along two, in all directions; (M, A)."""
-    steps = [{a: s} for a in axes for s in (-1, 1)]
-    steps += [{a: s, b: r} for a, b in itertools.combinations(axes, 2) for s in (-1, 1) for r in (-1, 1)]
-    moves = np.zeros((len(steps) + 1, num_axes))
-    for row, step in enumerate(steps):
-        for a, s in step.items():
-            moves[row, a] = s
+def _window(axes: np.ndarray, num_axes: int, steps: Sequence[int]) -> np.ndarray:
+    """All combinations of `steps` along `axes`; (M, A)."""
+    moves = np.zeros((len(steps) ** len(axes), num_axes))
+    moves[:, axes] = list(itertools.product(steps, repeat=len(axes)))
     return moves
 
 
-def _spend_rest(points: np.ndarray, relaxed: np.ndarray, cost: Posynomial, log_budget: float, box: Box) -> np.ndarray:
-    """Adds, for every continuous axis, each point with that axis set to the most that fits; (N, M', A)."""
-    tried = [points]
-    for a in relaxed:
-        lowest = points.copy()
-        lowest[..., a] = box.low[a]
-        along = np.zeros(points.shape[-1])
-        along[a] = box.width[a]
-        tried.append(lowest + largest_step(cost, log_budget, lowest, along)[..., None] * along)
-    return np.concatenate(tried, axis=1)
+def _window_of_size(axes: np.ndarray, num_axes: int, most: int) -> np.ndarray:
+    """The widest symmetric window of at most `most` points; at least one step along any one or two axes; (M, A)."""
+    widths = [w for w in range(1, 8) if (2 * w + 1) ** len(axes) <= most]
+    if widths:
+        return _window(axes, num_axes, range(-widths[-1], widths[-1] + 1))
+    pairs = itertools.combinations(axes, min(2, len(axes)))
+    return np.unique(np.concatenate([_window(np.array(pair), num_axes, (-1, 0, 1)) for pair in pairs]), axis=0)
 
 
 def _keep_best(
     evaluate: Evaluate, best: np.ndarray, value: np.ndarray, points: np.ndarray, cost: Posynomial, log_budget: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest affordable of `points` (N, M, A) where it is lower than `value` (N,)."""
+    """The lowest affordable of `points`, (N, M, A) or (1, M, A), where it is lower than `value` (N,)."""
     found = evaluate(points)
     # Sums of rounded numbers may exceed the budget in the last digit.
     found = np.where(np.isfinite(found) & (cost.log_cost(points) <= log_budget + 1e-12), found, np.inf)
     choice = np.argmin(found, axis=1)
-    rows = np.arange(len(points))
+    rows = np.arange(len(value))
+    chosen = points[0, choice] if len(points) == 1 else points[rows, choice]
     lower = found[rows, choice] < value
-    return np.where(lower[:, None], points[rows, choice], best), np.where(lower, found[rows, choice], value)
+    return np.where(lower[:, None], chosen, best), np.where(lower, found[rows, choice], value)
 
 
 def _round_fine(
     evaluate: Evaluate, lattice: _Lattice, points: np.ndarray, cost: Posynomial, log_budget: float
 ) -> np.ndarray:
-    """Rounds the axes with many values, one after the other, to the better neighbour that fits."""
+    """Rounds the axes with many values, the widest spaced first, to the better neighbour that fits.
+
+    What rounding saves is spent on one of the axes that are not rounded yet.
+    """
     missing = np.zeros((len(points), 1), bool)
-    for a, grid in enumerate(lattice.allowed):
-        if grid is None or lattice.coarse[a]:
-            continue
+    rest = [a for a in np.argsort(-lattice.spacing, kind="stable").tolist() if not lattice.coarse[a]]
+    for a in [a for a in rest if lattice.allowed[a] is not None]:
+        rest.remove(a)
         both = np.repeat(points[:, None, :], 2, axis=1)
         both[:, :, a] = lattice.coordinates(a, lattice.index(a, points[:, a])[:, None] + np.array([0.0, 1.0]))
+        tried = lattice.spend_rest(both, cost, log_budget, rest)
         nothing = np.full_like(points, np.nan)
-        rounded, value = _keep_best(evaluate, nothing, np.full(len(points), np.inf), both, cost, log_budget)
+        rounded, value = _keep_best(evaluate, nothing, np.full(len(points), np.inf), tried, cost, log_budget)
         fits = np.isfinite(value)[:, None]
         missing |= ~fits
         points = np.where(fits, rounded, both[:, 0])
@@ -200,10 +240,12 @@ def round_each_draw(
     ends = np.cumsum([law.num_draws for law in laws])[:-1]
 
     def evaluate(points: np.ndarray) -> np.ndarray:
+        if len(points) == 1:
+            return np.concatenate([search.responses(law, points[0]) for law in laws])
         pairs = zip(laws, np.split(points, ends), strict=True)
         return np.concatenate([search.responses(law, own) for law, own in pairs])
 
-    return round_points(evaluate, log_x, cost, log_budget, box, allowed)
+    return round_points(evaluate, log_x, cost, log_budget, box, allowed, len(log_x))
 
 
 def round_average(
@@ -220,5 +262,5 @@ def round_average(
     def evaluate(points: np.ndarray) -> np.ndarray:
         return np.concatenate([search.responses(law, points[0]) for law in laws])[counted].mean(axis=0)[None]
 
-    rounded = round_points(evaluate, log_x[None], cost, log_budget, box, allowed)[0]
+    rounded = round_points(evaluate, log_x[None], cost, log_budget, box, allowed, len(counted))[0]
     return rounded, float(evaluate(rounded[None, None])[0, 0])
