@@ -37,14 +37,14 @@ expect = [1.5, 6.0]
 name = "N"
 unit = "parameters"
 role = "parameters"
-low = 5e7
+low = 3e7
 high = 1e9
 
 [[axes]]
 name = "D"
 unit = "tokens"
 role = "tokens"
-low = 1e9
+low = 6e8
 high = 2e10
 
 [[domains]]
@@ -61,7 +61,7 @@ unit = "FLOP"
 terms = [{{ coefficient = 6, powers = {{ N = 1, D = 1 }} }}]
 
 [budget]
-total = 2e19
+total = 4e19
 per_run_max = 4e18
 
 [[targets]]
@@ -98,7 +98,7 @@ def run(folder: Path | None, *, seed: int) -> None:
         path.write_text(STUDY.format(seed=seed, points=points), encoding="utf-8")
     with Study.open(path) as study:
         backend = open_backend(study.spec.backend.kind, loop.backend_options(study.spec), folder)
-        print(f"study {path}: three domains, runs of up to 4e18 FLOP, 2e19 FLOP in all; the truth is hidden")
+        print(f"study {path}: three domains, runs of up to 4e18 FLOP, 4e19 FLOP in all; the truth is hidden")
         with live.watching(study.spec, study.state) as watch:
             ended = study.run(backend, watch=watch, max_runs=MAX_RUNS)
         print(f"\nstopped: {ended.stop.message}", *text.status(study.status()), sep="\n")
