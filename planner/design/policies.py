@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from planner.spec import StudySpec
 
 _MAX_CANDIDATES = 3000
+_ENOUGH = 0.5
 _ANCHORS = 160  # points whose covariances with every other are kept exactly
 
 
@@ -147,12 +148,18 @@ def _anchors(num_candidates: int, first_target: int, num_points: int) -> np.ndar
 
 
 def _first_of(plan: Plan, cost: np.ndarray, num: int) -> np.ndarray:
-    """The part of a plan to execute now: members that teach most for their cost first.
+    """The part of a plan to execute now: members that teach nearly as much as the best one, the cheapest of them first.
 
-    Cheap members come early, so that what they teach can still change the dear ones.
+    Only a member whose own gain is at least half of the largest may come early: gain for cost alone would put the dear
+    members off for ever, one cheap run after another.
     """
-    worth = plan.first_gains[plan.picks] / cost[plan.picks] ** 0.4
-    return plan.picks[np.argsort(-worth, kind="stable")[:num]]
+    left = list(plan.picks)
+    chosen = []
+    while left and len(chosen) < num:
+        gains = plan.first_gains[left]
+        worth = np.where(gains >= _ENOUGH * gains.max(), gains / cost[left] ** 0.4, -1.0)
+        chosen.append(left.pop(int(np.argmax(worth))))
+    return np.array(chosen, dtype=int)
 
 
 def _thin(candidates: DesignTable, scaled: np.ndarray) -> np.ndarray:
