@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InputError, NothingAffordable, PlannerError
@@ -61,7 +61,7 @@ def buy(spec: StudySpec, ledger: Ledger, policy: Policy, num: int, *, tag: Mappi
         if not len(table):
             stop = Stop(*_why_nothing(spec, state))
             break
-        proposal = policy.propose(spec, state, table, num - len(granted))
+        proposal = policy.propose(spec, readable(spec, state), table, num - len(granted))
         _require_sane(proposal)
         plan = proposal.plan
         if not proposal.designs:
@@ -77,6 +77,20 @@ def buy(spec: StudySpec, ledger: Ledger, policy: Policy, num: int, *, tag: Mappi
     if len(granted) < num and stop is None:
         stop = Stop("policy_waits", "the policy wants no more runs before some have ended")
     return Purchase(granted=list(granted.values()), plan=plan, stop=stop)
+
+
+def readable(spec: StudySpec, state: StudyState) -> StudyState:
+    """The state with only those runs that the study file still describes: its domains, a value for each of its axes.
+
+    Money spent on the others stays spent.
+    """
+    names, axes = set(spec.domain_names), set(spec.axis_names)
+    runs = {
+        run_id: run
+        for run_id, run in state.runs.items()
+        if run.design.domain in names and axes <= run.design.axes.keys()
+    }
+    return state if len(runs) == len(state.runs) else replace(state, runs=runs)
 
 
 def _why_nothing(spec: StudySpec, state: StudyState) -> tuple[str, str]:

@@ -105,7 +105,8 @@ def run(folder: Path | None, *, seed: int) -> None:
         _show_predictions(study, backend)
         _show_recipes(study, backend)
     seconds = time.monotonic() - started_at
-    print(f"\n{seconds:.0f} s. Look further: planner status {path}; planner recipe {path} --budget 1e23", flush=True)
+    command = sys.argv[0] if Path(sys.argv[0]).name == "planner" else "planner"
+    print(f"\n{seconds:.0f} s. Look further: {command} status {path}; {command} recipe {path} --budget 1e23")
 
 
 def _show_predictions(study: Study, truth: Any) -> None:

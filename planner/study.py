@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import planner
 from planner import summary
-from planner.buying import Stop, buy
+from planner.buying import Stop, buy, readable
 from planner.errors import InputError
 from planner.ledger import Ledger
-from planner.records import STATE_RULES, Design, Policy, RunRecord, StudyState
+from planner.records import STATE_RULES, Design, Outcome, Policy, RunRecord, StudyState
 from planner.spec import StudySpec, check_response, load_study_spec, parse_study_spec
 from planner.telling import Attached, Attachment
 
@@ -291,7 +291,7 @@ class Study:
         name = self._domain(domain)
         return cache.remembered(
             self.spec,
-            self.state.outcomes(),
+            self._outcomes(),
             "recipe",
             {"budget": float(budget), "domain": name},
             compute=lambda: advice.recipe_answer(self.spec, self.posterior(), float(budget), name),
@@ -304,7 +304,7 @@ class Study:
         """What the finished runs say, as draws; kept beside the study until another run ends."""
         from planner import cache, candidates, inference
 
-        outcomes = self.state.outcomes()
+        outcomes = self._outcomes()
         key = (self.state.num_events, engine, num_draws)
         if key in self._posteriors:
             return self._posteriors[key]
@@ -328,6 +328,16 @@ class Study:
         )
         self._posteriors = {key: posterior}
         return posterior
+
+    def _outcomes(self) -> list[Outcome]:
+        """What the numerical side is told; says once how many runs the study file does not describe any more."""
+        state = self.state
+        known = readable(self.spec, state)
+        left_out = len(state.runs) - len(known.runs)
+        if left_out:
+            warning = f"W:unreadable_runs {left_out} runs have a domain or axes that the study file does not; left out"
+            self.warnings += [warning] if warning not in self.warnings else []
+        return known.outcomes()
 
     @property
     def _stem(self) -> str:

@@ -217,6 +217,20 @@ def test_the_best_run_follows_the_goal(tmp_path: Path) -> None:
         assert study.status()["best"]["response"] == 0.75
 
 
+def test_runs_that_the_study_file_no_longer_describes_are_left_out_and_said(tmp_path: Path, fits: list[int]) -> None:
+    path = write_study(tmp_path)
+    with open_toy(path) as study:
+        for run in study.ask(4):
+            study.tell(run.run_id, response=2.0)
+        spent = study.state.spent
+        assert {run.design.domain for run in study.state.runs.values()} == {"web", "code"}
+    path.write_text(STUDY.replace('name = "code"', 'name = "prose"'))
+    with open_toy(path) as study:
+        study.posterior()
+        assert fits == [2] and any("W:unreadable_runs 2 runs" in warning for warning in study.warnings)
+        assert study.state.spent == spent and {run.design.domain for run in study.ask(2)} == {"prose"}
+
+
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
