@@ -38,7 +38,10 @@ def demo(
     folder: Annotated[Path | None, typer.Option("--dir", help="Keep the study here.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Of the hidden truth and of all choices.")] = 0,
 ) -> None:
-    """Run a whole study on a simulated truth: runs, predictions, a recipe, and how far all that is from the truth."""
+    """Run a whole study on a simulated truth.
+
+    Runs, predictions, recipes, and how far all that is from the truth.
+    """
     _prepare_numerics()
     from planner import demo as demonstration
 
@@ -53,7 +56,10 @@ def init(
         typer.Option(help="What the study is about."),
     ] = "language-model",
 ) -> None:
-    """Write a commented study file to start from; it runs on the simulator until its backend is changed."""
+    """Write a commented study file to start from.
+
+    It runs on the simulator until its backend is changed.
+    """
     from planner.study import Study
 
     with Study.create(name, template=template) as study:
@@ -63,7 +69,10 @@ def init(
 
 @app.command()
 def check(file: StudyFile, as_json: Json = False) -> None:
-    """Validate a study and show what it amounts to: axes, designs, prices, laws, what the budget buys."""
+    """Validate a study and show what it amounts to.
+
+    Axes, designs, prices, laws, and what the budget buys.
+    """
     _prepare_numerics()
     from planner.checking import check_study
     from planner.errors import NothingAffordable
@@ -86,7 +95,10 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose, dispatch and record runs until a stop rule; safe to kill, run it again to go on."""
+    """Choose, start and record runs.
+
+    Until there is a reason to stop; safe to kill, run it again to go on.
+    """
     _prepare_numerics(starts_workers=True)
     from backends import open_backend
     from planner import loop, summary
@@ -125,7 +137,10 @@ def ask(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Reserve the next runs and print them; tell their results with `planner tell`."""
+    """Reserve the next runs and print them.
+
+    Tell their results with `planner tell`.
+    """
     _prepare_numerics()
     from planner import summary
 
@@ -153,7 +168,10 @@ def tell(
     amend: Annotated[bool, typer.Option("--amend", help="Correct what was told before; the history is kept.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Record what became of a run: a response, a divergence, or a failure.  Told twice, nothing changes."""
+    """Record what became of a run.
+
+    A response, a divergence, or a failure; told twice, nothing changes.
+    """
     from planner import summary
     from planner.errors import InputError
 
@@ -186,7 +204,10 @@ def import_(
     column: Annotated[list[str] | None, typer.Option(metavar="OURS=THEIRS", help="Another name of a column.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Attach runs that were made elsewhere; the budget does not pay for them."""
+    """Attach runs that were made elsewhere.
+
+    The budget does not pay for them.
+    """
     from planner import summary
 
     with _open(file, writes=True) as study:
@@ -202,7 +223,10 @@ def import_(
 
 @app.command()
 def status(file: StudyFile, as_json: Json = False) -> None:
-    """Show the budget, the runs by state, the best run so far and what is under way."""
+    """Show where the study stands.
+
+    The budget, the runs by state, the best run so far and what is under way.
+    """
     with _open(file) as study:
         _show(study.status(), "status", as_json, study.warnings)
 
@@ -213,7 +237,7 @@ def log(
     after: Annotated[int, typer.Option(min=0, help="Only events with a higher number.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Show the events of the ledger in order."""
+    """Show the events of the ledger."""
     with _open(file) as study:
         _show({"study": study.spec.name, "events": study.log(after)}, "log", as_json, study.warnings)
 
@@ -225,7 +249,10 @@ def predict(
     domain: Domain = None,
     as_json: Json = False,
 ) -> None:
-    """Predict the response at points, with 50 % and 90 % intervals and the distance from the data."""
+    """Predict the response at points.
+
+    With 50 % and 90 % intervals and the distance from the data.
+    """
     _prepare_numerics()
     from planner.errors import InputError
 
@@ -255,7 +282,10 @@ def recipe(
     domain: Domain = None,
     as_json: Json = False,
 ) -> None:
-    """Show the best axis values under a budget with their uncertainty, and which axis to scale next."""
+    """Show the best axis values under a budget.
+
+    With their uncertainty, and which axis to scale next.
+    """
     _prepare_numerics()
     with _open(file) as study:
         names = [domain] if domain is not None else list(study.spec.domain_names)
