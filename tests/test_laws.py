@@ -14,32 +14,71 @@ AXES = (
     LawAxis(name="D", role="tokens"),
     LawAxis(name="lr", role="learning_rate"),
 )
-CONTEXTS = {
-    "loss": Context(np.array([18.0, 22.0, -7.0]), np.array([1.5, 1.2, 1.0]), *map(np.float64, (3.0, 0.4, 0.0))),
-    "signed": Context(np.array([18.0, 22.0, -7.0]), np.array([1.5, 1.2, 1.0]), *map(np.float64, (-2.0, 0.8, -np.inf))),
+_SIZE, _DATA = (AXES[0], 18.0, 1.5), (AXES[1], 22.0, 1.2)
+# For each study its axes, with the middle and the spread of their coordinates.
+GENERAL = {f"{n} axes": (_SIZE, _DATA, (AXES[2], -7.0, 1.0))[:n] for n in (1, 2, 3)}
+OF_ROLES = {
+    "repeated": (_SIZE, _DATA, (LawAxis(name="U", role="unique_tokens"), 21.0, 1.0)),
+    "routed": (
+        _SIZE,
+        (LawAxis(name="E", role="experts"), 3.0, 1.5),
+        (LawAxis(name="k", role="routing_frequency"), -1.0, 0.5),
+    ),
+    "sparse": (
+        _DATA,
+        (LawAxis(name="N", role="active_parameters"), 18.0, 1.5),
+        (LawAxis(name="P", role="sparsity"), 1.5, 0.7),
+    ),
+    "vocabulary": (_SIZE, _DATA, (LawAxis(name="V", role="vocabulary"), 10.0, 1.0)),
+    "streams": (_SIZE, _DATA, (LawAxis(name="S", role="streams"), 1.0, 0.8)),
+    "mixture": (_SIZE, *((LawAxis(name=f"r{i}", role="mixture", is_log=False), 0.33, 0.2) for i in range(3))),
+    "precision": (_SIZE, _DATA, (LawAxis(name="bits", role="precision", is_log=False), 6.0, 2.0)),
+    "learning": (_SIZE, (LawAxis(name="step", role="updates", is_log=False), 40.0, 20.0)),
+    "rewards": (
+        (LawAxis(name="envs", role="environments"), 4.0, 1.0),
+        (LawAxis(name="tasks", role="tasks"), 8.0, 1.2),
+    ),
+    "tuning": ((LawAxis(name="examples", role="examples"), 8.0, 2.0),),
 }
+STUDIES = GENERAL | OF_ROLES
+LEVELS = {"loss": (3.0, 0.4, 0.0), "signed": (-2.0, 0.8, -np.inf)}
+NUM_ROWS = 32  # in every test, so that each law is compiled once
+
+
+def _axes(study):
+    return tuple(axis for axis, _, _ in STUDIES[study])
 
 
 def _cases():
+    """Every law in every general study that it suits; a law that suits none of them, in those of its roles."""
     for family in laws.families().values():
-        for num_axes in (1, 2, 3):
-            if family.suits(AXES[:num_axes]) is not None:
-                yield pytest.param(family.name, num_axes, id=f"{family.name}-{num_axes}")
+        suited = [study for study in GENERAL if family.suits(_axes(study)) is not None]
+        for study in suited or [study for study in OF_ROLES if family.suits(_axes(study)) is not None]:
+            yield family, study
 
 
-def _bound(name, num_axes, kind):
-    context = CONTEXTS[kind]
-    context = context._replace(centre=context.centre[:num_axes], spread=context.spread[:num_axes])
-    return bind(laws.select(AXES[:num_axes], [name])[0], context)
+def _named(cases):
+    return [pytest.param(family.name, study, id=f"{family.name}-{study}") for family, study in cases]
 
 
-@pytest.mark.parametrize("kind", sorted(CONTEXTS))
-@pytest.mark.parametrize(("name", "num_axes"), list(_cases()))
-def test_gradient_over_the_prior_equals_finite_differences(name, num_axes, kind):
-    law = _bound(name, num_axes, kind)
+def _bound(name, study, kind):
+    _, centre, spread = zip(*STUDIES[study], strict=True)
+    context = Context(np.array(centre), np.array(spread), *map(np.float64, LEVELS[kind]))
+    return bind(laws.select(_axes(study), [name])[0], context)
+
+
+def test_every_law_has_a_case():
+    assert {family.name for family, _ in _cases()} == set(laws.families())
+
+
+@pytest.mark.parametrize("kind", sorted(LEVELS))
+@pytest.mark.parametrize(("name", "study"), _named(_cases()))
+def test_gradient_over_the_prior_equals_finite_differences(name, study, kind):
+    law = _bound(name, study, kind)
     rng = np.random.default_rng(0)
     theta = law.prior_mean + law.prior_sd * rng.standard_normal((6, 1, law.num_parameters))
-    x = (law.context.centre + law.context.spread * rng.standard_normal((4, num_axes)))[None]
+    shape = (NUM_ROWS, len(law.context.centre))
+    x = (law.context.centre + law.context.spread * rng.standard_normal(shape))[None]
     _, jacobian = law.value_and_jacobian(theta, x)
     step = 1e-6
     for j in range(law.num_parameters):
@@ -49,35 +88,33 @@ def test_gradient_over_the_prior_equals_finite_differences(name, num_axes, kind)
         np.testing.assert_allclose(jacobian[..., j], numeric, rtol=2e-5, atol=1e-6 * float(np.abs(jacobian).max()))
 
 
-@pytest.mark.parametrize("kind", sorted(CONTEXTS))
-@pytest.mark.parametrize(("name", "num_axes"), list(_cases()))
-def test_value_and_gradient_are_finite_over_twelve_decades(name, num_axes, kind):
-    law = _bound(name, num_axes, kind)
+@pytest.mark.parametrize("kind", sorted(LEVELS))
+@pytest.mark.parametrize(("name", "study"), _named(_cases()))
+def test_value_and_gradient_are_finite_over_twelve_decades(name, study, kind):
+    law = _bound(name, study, kind)
     rng = np.random.default_rng(1)
     theta = law.prior_mean + law.prior_sd * rng.standard_normal((40, 1, law.num_parameters))
-    offset = np.linspace(-6.0, 6.0, 25)[:, None] * np.log(10.0)
-    x = (law.context.centre + offset * rng.choice([-1.0, 1.0], (25, num_axes)))[None]
+    offset = np.linspace(-6.0, 6.0, NUM_ROWS)[:, None] * np.log(10.0)
+    x = (law.context.centre + offset * rng.choice([-1.0, 1.0], (NUM_ROWS, len(law.context.centre))))[None]
     value, jacobian = law.value_and_jacobian(theta, x)
     assert np.isfinite(value).all()
     assert np.isfinite(jacobian).all()
 
 
-@pytest.mark.parametrize(
-    "name", [family.name for family in laws.families().values() if family.monotone and family.suits(AXES[:2])]
-)
-def test_monotone_laws_never_rise_with_an_axis(name):
-    law = _bound(name, 2, "loss")
+@pytest.mark.parametrize(("name", "study"), _named(case for case in _cases() if case[0].monotone))
+def test_monotone_laws_never_rise_with_an_axis(name, study):
+    law = _bound(name, study, "loss")
     rng = np.random.default_rng(2)
     theta = law.prior_mean + law.prior_sd * rng.standard_normal((64, 1, law.num_parameters))
-    for axis in range(2):
-        x = np.repeat(law.context.centre[None], 30, axis=0)
-        x[:, axis] += np.linspace(-4.0, 4.0, 30)
+    for axis, spread in enumerate(law.context.spread):
+        x = np.repeat(law.context.centre[None], NUM_ROWS, axis=0)
+        x[:, axis] += 2.5 * spread * np.linspace(-1.0, 1.0, NUM_ROWS)
         values = law.value(theta, x[None])[:, 0]
         assert (np.diff(values, axis=1) <= 1e-12).all()
 
 
 def test_floor_stays_between_the_bound_and_the_reference():
-    law = _bound("sum_of_powers", 2, "loss")
+    law = _bound("sum_of_powers", "2 axes", "loss")
     theta = np.repeat(law.prior_mean[None], 3, axis=0)
     theta[:, 0] = [-30.0, 0.0, 30.0]
     far = (law.context.centre + 80.0)[None]

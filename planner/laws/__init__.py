@@ -11,8 +11,18 @@ from collections.abc import Sequence
 from planner.errors import InputError
 from planner.laws.base import Context, Law, LawAxis, LawFamily, Parameter
 from planner.laws.coupled import COUPLED_POWERS
+from planner.laws.curves import BROKEN_POWER, RECTIFIED, SIGMOID, U_SHAPE
+from planner.laws.downstream import LATENT_LOSS
+from planner.laws.experts import EXPERTS, SPARSITY
 from planner.laws.exponential import EXP_BILINEAR, EXP_QUADRATIC
+from planner.laws.learning import LEARNING
+from planner.laws.mixture import MIXTURE_BENT, MIXTURE_EXPONENTIAL, MIXTURE_POWERS
 from planner.laws.powers import POWER_OF_SUM, PRODUCT_OF_POWERS, SUM_OF_POWERS
+from planner.laws.precision import PRECISION
+from planner.laws.repetition import CAPPED_TOKENS, EFFECTIVE_TOKENS
+from planner.laws.streams import STREAMS
+from planner.laws.valley import VALLEY, VALLEY_PRODUCT
+from planner.laws.vocabulary import VOCABULARY
 
 __all__ = ["Context", "Law", "LawAxis", "LawFamily", "Parameter", "families", "register", "select"]
 
@@ -28,7 +38,25 @@ def register(family: LawFamily) -> LawFamily:
     return family
 
 
-for _family in (SUM_OF_POWERS, PRODUCT_OF_POWERS, POWER_OF_SUM, EXP_QUADRATIC, EXP_BILINEAR, COUPLED_POWERS):
+_GENERAL = (SUM_OF_POWERS, PRODUCT_OF_POWERS, POWER_OF_SUM, EXP_QUADRATIC, EXP_BILINEAR, COUPLED_POWERS)
+_CURVES = (BROKEN_POWER, SIGMOID, RECTIFIED, U_SHAPE)
+_OF_ROLES = (
+    VALLEY,
+    VALLEY_PRODUCT,
+    EFFECTIVE_TOKENS,
+    CAPPED_TOKENS,
+    EXPERTS,
+    SPARSITY,
+    VOCABULARY,
+    STREAMS,
+    MIXTURE_EXPONENTIAL,
+    MIXTURE_BENT,
+    MIXTURE_POWERS,
+    PRECISION,
+    LATENT_LOSS,
+    LEARNING,
+)
+for _family in (*_GENERAL, *_CURVES, *_OF_ROLES):
     register(_family)
 
 
