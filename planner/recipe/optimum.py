@@ -129,7 +129,8 @@ def _solve(
         multiplier=zero,
         at_low=none,
         at_high=none,
-        binds=log_cost > log_budget - 1e-6,
+        # A start deep inside the budget may lead to an optimum that leaves some unspent.
+        binds=log_cost > log_budget - 0.1,
         radius=zero + FIRST_RADIUS,
         tangent=jnp.zeros_like(t),
         curvature=zero,
@@ -144,18 +145,14 @@ def _solve(
 
 
 def _affordable_start(problem: LogProblem, log_budget: jax.Array, log_x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`log_x` in box coordinates, put on the cost surface if it is near it; and its log cost."""
+    """`log_x` in box coordinates, drawn towards the cheapest point as far as the budget asks; and its log cost."""
     scale = jnp.where(problem.width > 0, problem.width, 1.0)
-    t = jnp.clip((log_x - problem.low) / scale, 0.0, 1.0)
-    # Closer than a tenth the start belongs on the cost surface; farther inside it may lead to an optimum that
-    # leaves budget unspent.
-    near = _log_cost(problem, t)[0] > log_budget - 0.1
-    t, log_cost = _onto_budget(problem, log_budget, t, problem.width > 0, near, off_bounds=True)
-    # The log cost is convex: where its chord to the cheapest point meets the budget, the cost is below it.
-    cheapest = (problem.cheapest - problem.low) / scale
-    fall = log_cost - _log_cost(problem, cheapest)[0]
+    t, cheapest = jnp.clip((log_x - problem.low) / scale, 0.0, 1.0), (problem.cheapest - problem.low) / scale
+    log_cost, _ = _log_cost(problem, t)
     over = jnp.maximum(log_cost - log_budget, 0.0)
-    t = t + jnp.where(over > 0, over / jnp.where(over > 0, fall, 1.0), 0.0) * (cheapest - t)
+    # The log cost is convex: where its chord to the cheapest point meets the budget, the cost is at most the budget.
+    fall = jnp.where(over > 0, log_cost - _log_cost(problem, cheapest)[0], 1.0)
+    t = t + (over / fall) * (cheapest - t)
     return t, _log_cost(problem, t)[0]
 
 
@@ -240,20 +237,15 @@ def _multiplier_at_corner(here: _Local, state: _State) -> jax.Array:
 
 
 def _onto_budget(
-    problem: LogProblem, log_budget: jax.Array, t: jax.Array, free: jax.Array, equal: jax.Array, *, off_bounds: bool
+    problem: LogProblem, log_budget: jax.Array, t: jax.Array, free: jax.Array, equal: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Moves `t` along the cost gradient to cost <= budget (to equality where `equal`); the point and its log cost.
-
-    An axis on a bound stays there unless `off_bounds`: what a step has brought to a bound must be found there.
-    """
+    """Moves `t` along the cost gradient to cost <= budget (to equality where `equal`); the point and its log cost."""
     for _ in range(3):
         log_cost, spend = _log_cost(problem, t)
-        gap = jnp.where(equal, log_budget - log_cost, jnp.minimum(log_budget - log_cost, 0.0))
-        gradient = _cost_gradient(problem, spend)
-        inward = jnp.where(gradient * gap > 0, t < 1, t > 0)
-        has_room = inward if off_bounds else (t > 0) & (t < 1)
-        normal = jnp.where(free & has_room, gradient, 0.0)
+        # What a step has brought to a bound stays there, so that the bound is found to bind.
+        normal = jnp.where(free & (t > 0) & (t < 1), _cost_gradient(problem, spend), 0.0)
         normal_sq = jnp.sum(normal**2)
+        gap = jnp.where(equal, log_budget - log_cost, jnp.minimum(log_budget - log_cost, 0.0))
         t = jnp.clip(t + normal * gap / jnp.where(normal_sq > 0, normal_sq, 1.0), 0.0, 1.0)
     return t, _log_cost(problem, t)[0]
 
@@ -269,7 +261,7 @@ def _step(
     shrink = jnp.minimum(1.0, state.radius / jnp.maximum(length, 1e-300))
     wanted = state.t + shrink * way.move
     clipped, equal = jnp.clip(wanted, 0.0, 1.0), state.binds & free.any()
-    trial, trial_cost = _onto_budget(problem, log_budget, clipped, free, equal, off_bounds=False)
+    trial, trial_cost = _onto_budget(problem, log_budget, clipped, free, equal)
     value = function(problem.low + problem.width * trial)
     # Rounding, and what the allowed overshoot of the budget is worth, must not reject a good step.
     allowance = 1e-13 * jnp.abs(here.value) + 4 * BUDGET_TOLERANCE * jnp.abs(way.multiplier)
