@@ -9,6 +9,7 @@ from pathlib import Path
 
 COMMANDS = {
     "run": "buy recorded experiments under a budget and score the predictions at hidden targets",
+    "calibration": "ranks of simulated truths in their posteriors, which are uniform if the engine is right",
     "speed": "time and memory of one update and plan, with their growth",
 }
 

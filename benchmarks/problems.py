@@ -38,6 +38,14 @@ SLDBENCH_V1 = (
 # Tasks that are defined on a part of the recorded columns; the others only enter the cost.
 _TASK_AXES = {"sparsity": ("P", "N_active")}
 
+# Scenarios whose rows are checkpoints (the corpus says so): rows that differ in this axis alone are one training run.
+_CHECKPOINT_AXIS = {
+    "vocab": "num_characters",
+    "gemstones": "tokens",
+    "pythia_suite": "tokens",
+    "rl_gsm8k": "step",
+}
+
 # What a user would declare as the role of an axis, read from the words that describe it; the first match counts.
 _ROLE_WORDS = (
     ("learning rate", "learning_rate"),
@@ -80,6 +88,13 @@ class Problem:
     def num_responses(self) -> int:
         return len(self.specs)
 
+    def _training_run(self, row: int) -> str | None:
+        axis = _CHECKPOINT_AXIS.get(self.name)
+        if axis is None:
+            return None
+        others = np.array([name != axis for name in self.specs[0].axis_names])
+        return repr(self.pool.x[row][others].tolist())
+
     def outcomes(self, rows: Sequence[int] | np.ndarray, response: int) -> list[Outcome]:
         """Pool rows as finished runs of one response; rows of equal inputs are replicates, told apart by their row."""
         spec = self.specs[response]
@@ -94,6 +109,7 @@ class Problem:
                 state=RunState.COMPLETED,
                 response=float(self.pool_responses[row, response]),
                 cost=float(self.pool.cost[row]),
+                curve=self._training_run(row),
             )
             for row in rows
             if np.isfinite(self.pool_responses[row, response])

@@ -196,10 +196,23 @@ def encode(
         order=place(rank, 1e9),
         phi=phi * is_real[..., None],
         missed=missed * is_real,
+        curve=place(_training_runs(completed, domain), 0.0),
         design=encoding.design,
         context=context,
     )
     return data, basis
+
+
+def _training_runs(completed: Sequence[Outcome], domain: np.ndarray) -> np.ndarray:
+    """Which training run each row is a checkpoint of, as columns of zeros and ones, (R, K).
+
+    No columns where every row is a run of its own, since the effect of a run is then part of the noise.
+    """
+    names = [(int(g), o.curve or f"\n{o.run_id}") for g, o in zip(domain, completed, strict=True)]
+    runs = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    if len(runs) == len(names):
+        return np.zeros((len(names), 0))
+    return np.eye(bucket(len(runs)))[[runs[name] for name in names]]
 
 
 def _slots(domain: np.ndarray) -> np.ndarray:

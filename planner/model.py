@@ -2,19 +2,20 @@
 
 For domain g, run i, on the scale where laws are written:
 
-    y_gi = f(theta_g, x_gi) + delta_g(x_gi) + e_gi
+    y_gi = f(theta_g, x_gi) + delta_g(x_gi) + b_k(gi) + e_gi
     theta_g = design_g m + tau z_g,    m_0 = prior_mean + prior_sd z,    m_q = tau z_q for every level q of every factor
     tau = domain_sd exp(log_domain),   log_domain ~ N(0, 0.7)
     delta_g = Phi w_g + r,             w_g ~ N(0, s^2 I),    r_gi ~ N(0, s^2 missed_gi)
+    b_k ~ N(0, c^2)                    the effect of a training run on all its checkpoints, where any run has two
     e_gi ~ N(0, sigma^2 / lambda_gi + known_gi),    lambda_gi ~ Gamma(v/2, v/2)
 
 so that the noise of a run is Student-t with v degrees of freedom, and neither its known variance nor the variance that
 the features miss has heavy tails.  With one domain theta = prior_mean + prior_sd z.  Padded rows carry a multiplier
 of their own prior and nothing else: what is left after integrating it out does not know of them.
 
-The weights w are integrated out: y_g ~ N(f, s^2 Phi Phi' + D) has no funnel between s and w (an eighth of the steps on
-thirty runs), and is factored by runs or by features, whichever are fewer.  Only counts, which are not Gaussian, keep w
-and the noise of each run explicit.
+The weights w and the effects b are integrated out: y_g ~ N(f, s^2 Phi Phi' + c^2 Z Z' + D) has no funnel between s and
+w (an eighth of the steps on thirty runs), and is factored by runs or by features, whichever are fewer.  Only counts,
+which are not Gaussian, keep w, b and the noise of each run explicit.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ import numpyro.distributions as dist
 from numpyro.handlers import mask
 
 from planner.inference.data import (
+    LOG_CURVE_PRIOR,
     LOG_DISCREPANCY_PRIOR,
     LOG_DOMAIN_PRIOR,
     LOG_NOISE_PRIOR,
@@ -82,9 +84,18 @@ def run_variance(data: FitData, sites: Mapping[str, jax.Array]) -> jax.Array:
     return jnp.where(data.is_real, noise_var + missed_var + data.known_var, 1.0)
 
 
-def amplitude(data: FitData, sites: Mapping[str, jax.Array]) -> jax.Array:
-    """Standard deviation s of the discrepancy in response units, ()."""
-    return jnp.asarray(data.context.scale) * jnp.exp(sites["log_discrepancy"])
+def has_curves(data: FitData) -> bool:
+    """Whether any training run has several rows."""
+    return data.curve.shape[-1] > 0
+
+
+def common_factors(data: FitData, sites: Mapping[str, jax.Array]) -> jax.Array:
+    """What runs share, (G, n, M + K): F with F F' the covariance of discrepancy and run effects in response units."""
+    scale = jnp.asarray(data.context.scale)
+    factors = [scale * jnp.exp(sites["log_discrepancy"]) * data.phi]
+    if has_curves(data):
+        factors.append(scale * jnp.exp(sites["log_curve"]) * data.curve)
+    return jnp.concatenate(factors, axis=-1)
 
 
 def scaling_model(
@@ -102,12 +113,14 @@ def scaling_model(
             included, so that repeats may spread wider than a binomial.
         predictive: leave the response (or the successes) unobserved, for draws from the prior.
     """
-    num_domains, num_rows, num_features = data.phi.shape
+    num_domains, num_rows = data.y.shape
     sites = {
         "log_noise": numpyro.sample("log_noise", dist.Normal(*LOG_NOISE_PRIOR)),
         "log_discrepancy": numpyro.sample("log_discrepancy", dist.Normal(*LOG_DISCREPANCY_PRIOR)),
     }
     num_parameters = law.prior_mean.shape[-1]
+    if has_curves(data):
+        sites["log_curve"] = numpyro.sample("log_curve", dist.Normal(*LOG_CURVE_PRIOR))
     if num_domains > 1:
         sites["log_domain"] = _sample("log_domain", dist.Normal(*LOG_DOMAIN_PRIOR), (num_parameters,))
         sites["shared_raw"] = _sample("shared_raw", dist.Normal(0.0, 1.0), (data.design.shape[1], num_parameters))
@@ -117,15 +130,16 @@ def scaling_model(
     theta = numpyro.deterministic("theta", law_parameters(law, data, sites))
     mean = jnp.where(data.is_real, mean_of_runs(law, data, theta), 0.0)
     variance = run_variance(data, sites)
+    common = common_factors(data, sites)
     if counts is None:
         response = None if predictive else jnp.where(data.is_real, data.y, 0.0)
-        numpyro.sample("y", _of_runs(data, mean, amplitude(data, sites), variance).to_event(1), obs=response)
+        numpyro.sample("y", _of_runs(mean, common, variance).to_event(1), obs=response)
         # A padded row is a standard normal at its mean; what that adds to the density is taken away again.
         numpyro.factor("padding", 0.5 * jnp.log(2.0 * jnp.pi) * jnp.sum(~jnp.asarray(data.is_real)))
         return
-    weights = amplitude(data, sites) * _sample("feature_raw", dist.Normal(0.0, 1.0), (num_domains, num_features))
+    common_raw = _sample("common_raw", dist.Normal(0.0, 1.0), (num_domains, common.shape[-1]))
     noise = jnp.sqrt(variance) * _sample("noise_raw", dist.Normal(0.0, 1.0), (num_domains, num_rows))
-    eta = mean + jnp.einsum("gnm,gm->gn", jnp.asarray(data.phi), weights) + noise
+    eta = mean + jnp.einsum("gnm,gm->gn", common, common_raw) + noise
     rate = jnp.clip(inverse_link(eta), _MIN_RATE, 1.0 - _MIN_RATE)
     trials = jnp.where(data.is_real, counts.trials, 1.0)
     successes = None if predictive else jnp.where(data.is_real, counts.successes, 0.0)
@@ -133,18 +147,16 @@ def scaling_model(
         numpyro.sample("successes", dist.Binomial(trials, probs=rate), obs=successes)
 
 
-def _of_runs(data: FitData, mean: jax.Array, amplitude: jax.Array, variance: jax.Array) -> dist.Distribution:
+def _of_runs(mean: jax.Array, common: jax.Array, variance: jax.Array) -> dist.Distribution:
     """Distribution of the runs of every domain, factored in the smaller of its two forms."""
-    num_rows, num_features = data.phi.shape[1:]
-    if num_rows > 2 * num_features:
-        return dist.LowRankMultivariateNormal(mean, amplitude * jnp.asarray(data.phi), variance)
-    return dist.MultivariateNormal(mean, run_covariance(data, amplitude, variance))
+    if common.shape[-2] > 2 * common.shape[-1]:
+        return dist.LowRankMultivariateNormal(mean, common, variance)
+    return dist.MultivariateNormal(mean, run_covariance(common, variance))
 
 
-def run_covariance(data: FitData, amplitude: jax.Array, variance: jax.Array) -> jax.Array:
-    """Covariance of the runs of every domain, discrepancy and noise, (G, n, n)."""
-    gram = jnp.einsum("gim,gjm->gij", jnp.asarray(data.phi), jnp.asarray(data.phi))
-    return amplitude**2 * gram + variance[..., None] * jnp.eye(data.y.shape[1])
+def run_covariance(common: jax.Array, variance: jax.Array) -> jax.Array:
+    """Covariance of the runs of every domain, (G, n, n)."""
+    return common @ jnp.swapaxes(common, -1, -2) + variance[..., None] * jnp.eye(variance.shape[-1])
 
 
 def _sample(name: str, of_one: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:

@@ -81,20 +81,26 @@ def test_damping_shortens_the_step_towards_the_anchor():
     assert gaps[2] < 1e-4
 
 
+@pytest.mark.parametrize("num_curves", [0, 3])
 @pytest.mark.parametrize(("num_rows", "num_features"), [(5, 9), (12, 4)])
-def test_marginal_equals_the_dense_covariance(num_rows, num_features):
+def test_marginal_equals_the_dense_covariance(num_rows, num_features, num_curves):
     rng = np.random.default_rng(num_rows)
     phi = rng.standard_normal((2, num_rows, num_features))
+    curve = np.eye(num_curves)[rng.integers(0, max(num_curves, 1), (2, num_rows))] if num_curves else phi[..., :0]
     phi[1, -1] = 0.0  # a padded row
+    curve = curve.copy()
+    curve[1, -1] = 0.0
     diagonal = rng.uniform(0.1, 1.0, (3, 2, num_rows))
     diagonal[:, 1, -1] = 1.0
-    amplitude_sq = np.array([0.01, 1.0, 30.0])
+    amplitude_sq, curve_sq = np.array([0.01, 1.0, 30.0]), np.array([2.0, 0.0, 0.5])
     columns = rng.standard_normal((3, 2, num_rows, 2))
-    found = noise.marginal(phi, diagonal, amplitude_sq)
+    found = noise.marginal(phi, curve, diagonal, amplitude_sq, curve_sq)
     dense = amplitude_sq[:, None, None, None] * (phi @ np.swapaxes(phi, -1, -2)) + diagonal[..., None] * np.eye(
         num_rows
     )
+    dense = dense + curve_sq[:, None, None, None] * (curve @ np.swapaxes(curve, -1, -2))
     inverse = np.linalg.inv(dense)
     np.testing.assert_allclose(found.solve(columns), inverse @ columns, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found.at(2).solve(columns[2]), inverse[2] @ columns[2], rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(found.inverse_diagonal(), np.einsum("ngii->ngi", inverse), rtol=1e-7)
     np.testing.assert_allclose(found.log_det, np.linalg.slogdet(dense)[1].sum(-1), rtol=1e-9)

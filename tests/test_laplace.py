@@ -1,5 +1,7 @@
 """The fast engine: exact where the model is linear, robust, and compiled once a bucket."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -80,8 +82,10 @@ def test_evidence_and_mean_are_exact_for_a_linear_law(num_domains):
     pseudo = rng.standard_normal(is_real.shape) * is_real
     design = np.ones((num_domains, 1))
     blank = np.zeros(is_real.shape)
-    data = FitData(blank, blank[..., None], is_real, known, blank, phi, missed, design, context)
-    scales = Scales(np.log([0.2]), np.log([0.7]), np.full((1, p if num_domains > 1 else 0), 0.3))
+    data = FitData(
+        blank, blank[..., None], is_real, known, blank, phi, missed, blank[..., None][..., :0], design, context
+    )
+    scales = Scales(np.log([0.2]), np.log([0.7]), np.array([-np.inf]), np.full((1, p if num_domains > 1 else 0), 0.3))
     student = np.ones((1, *is_real.shape))
 
     found = condition(law, data, Linear(pseudo, jacobian, np.zeros((num_domains, p))), scales, student)
@@ -158,6 +162,25 @@ def test_crowded_cheap_runs_do_not_make_the_far_certain():
     assert widths[0] > 3.0 * widths[1]
 
 
+def test_checkpoints_of_few_runs_count_as_few_runs():
+    rng = np.random.default_rng(14)
+    sizes = np.exp(rng.uniform(np.log(1e6), np.log(3e8), 16))
+    x = np.array([[n, d] for n in sizes for d in np.exp(np.linspace(np.log(1e8), np.log(1e11), 6))])
+    effect = np.repeat(0.03 * rng.standard_normal(16), 6)
+    runs = _runs(x, _truth(x) + effect + 0.001 * rng.standard_normal(96))
+    named = [dataclasses.replace(run, curve=f"{run.design.axes['N']}") for run in runs]
+    spec = _spec(laws=["sum_of_powers"])
+    widths, sds = [], []
+    for outcomes in (runs, named):
+        posterior = inference.fit_study(spec, outcomes, _table(x), FAR, num_draws=600)
+        low, high = np.quantile(posterior.mean_draws(FAR.domain, FAR.x), [0.05, 0.95], axis=0)
+        widths.append((high - low).mean())
+        sds.append(posterior.parts[0].curve_sd)
+    assert (sds[0] == 0).all()
+    assert np.quantile(sds[1], 0.05) < 0.03 < np.quantile(sds[1], 0.95)
+    assert widths[1] > 1.2 * widths[0]
+
+
 @pytest.mark.parametrize("num_runs", [0, 1, 2])
 def test_few_runs_give_wide_finite_answers_and_say_so(num_runs):
     x = _box(num_runs, 8)
@@ -205,7 +228,7 @@ def test_one_compilation_for_each_size_bucket():
     first = traces(33)
     assert traces(40) == first
     assert traces(64) == first
-    grown = traces(65)
+    grown = traces(129)
     assert {name: grown[name] - first[name] for name in grown if grown[name] != first[name]} == {
         "sum_of_powers.value": 1,
         "sum_of_powers.jacobian": 1,

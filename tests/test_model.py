@@ -22,9 +22,11 @@ DESIGNS = {
 }
 
 
-def make_data(design: np.ndarray, *, num_rows: int = 8, num_real: int = 6, padding: int = 0) -> FitData:
+def make_data(
+    design: np.ndarray, *, num_rows: int = 8, num_real: int = 6, padding: int = 0, curves: bool = False
+) -> FitData:
     """Runs of a two-axis power law; the first `num_real` minus the domain's index are real; few features, so that
-    some variance is missed; `padding` more rows hold rubbish."""
+    some variance is missed; `padding` more rows hold rubbish; with `curves` rows are checkpoints of one run by twos."""
     rng = np.random.default_rng(11)
     num_domains = len(design)
     coordinates = rng.uniform([17.0, 20.0], [21.0, 24.0], (num_domains, num_rows, 2))
@@ -37,6 +39,8 @@ def make_data(design: np.ndarray, *, num_rows: int = 8, num_real: int = 6, paddi
     )
     basis = discrepancy.choose_basis(coordinates[is_real], 1.5 * context.spread, num_features=4)
     phi, missed = discrepancy.features(basis, coordinates)
+    curve = np.repeat(np.eye(num_rows // 2), 2, axis=0) if curves else np.zeros((num_rows, 0))
+    curve = curve * is_real[..., None]
     rows = (0, padding)
     return FitData(
         np.pad(np.where(is_real, y, 0.0), ((0, 0), rows), constant_values=77.0),
@@ -46,6 +50,7 @@ def make_data(design: np.ndarray, *, num_rows: int = 8, num_real: int = 6, paddi
         np.full((num_domains, num_rows + padding), 10**6),
         np.pad(phi * is_real[..., None], ((0, 0), rows, (0, 0))),
         np.pad(missed * is_real, ((0, 0), rows)),
+        np.pad(curve, ((0, 0), rows, (0, 0))),
         design,
         context,
     )
@@ -67,6 +72,8 @@ def random_sites(law: BoundLaw, data: FitData, rng: np.random.Generator) -> dict
         "domain_raw": rng.standard_normal((num_domains, law.num_parameters)),
         "multiplier": rng.gamma(2.0, 0.5, data.y.shape),
     }
+    if data.curve.shape[-1]:
+        sites["log_curve"] = rng.normal(-2.0, 1.0)
     if num_domains > 1:
         sites["log_domain"] = rng.normal(0.0, 0.7, law.num_parameters)
         sites["shared_raw"] = rng.standard_normal((num_shared, law.num_parameters))
@@ -106,8 +113,9 @@ def numpy_priors(sites: dict[str, np.ndarray], real: np.ndarray) -> float:
     """Log prior of all sites but the multipliers of padded rows, which are nobody's."""
     total = stats.norm(np.log(0.03), 1.2).logpdf(sites["log_noise"])
     total += stats.norm(np.log(0.1), 1.0).logpdf(sites["log_discrepancy"])
+    total += stats.norm(np.log(0.03), 1.2).logpdf(sites["log_curve"]) if "log_curve" in sites else 0.0
     total += stats.norm(0.0, 0.7).logpdf(sites.get("log_domain", np.zeros(0))).sum()
-    for name in ("domain_raw", "shared_raw", "feature_raw"):
+    for name in ("domain_raw", "shared_raw", "common_raw"):
         total += stats.norm.logpdf(sites.get(name, np.zeros(0))).sum()
     return float(total + stats.gamma(2.0, scale=0.5).logpdf(sites["multiplier"][real]).sum())
 
@@ -125,13 +133,17 @@ def numpy_log_density(law: BoundLaw, data: FitData, sites: dict[str, np.ndarray]
         phi = data.phi[g, rows]
         own = sigma**2 / sites["multiplier"][g, rows] + amplitude**2 * data.missed[g, rows] + data.known_var[g, rows]
         covariance = amplitude**2 * phi @ phi.T + np.diag(own)
+        if "log_curve" in sites:
+            is_same = data.curve[g, rows] @ data.curve[g, rows].T == 1.0
+            covariance = covariance + (data.context.scale * np.exp(sites["log_curve"])) ** 2 * is_same
         total += stats.multivariate_normal(mean, covariance).logpdf(data.y[g, rows])
     return float(total)
 
 
+@pytest.mark.parametrize("curves", [False, True], ids=["runs", "checkpoints"])
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS.keys())
-def test_the_program_has_the_density_of_the_equations(design: np.ndarray) -> None:
-    data = make_data(design)
+def test_the_program_has_the_density_of_the_equations(design: np.ndarray, curves: bool) -> None:
+    data = make_data(design, curves=curves)
     law = make_law(data)
     rng = np.random.default_rng(5)
     for _ in range(5):
@@ -144,33 +156,27 @@ def test_the_program_has_the_density_of_the_equations(design: np.ndarray) -> Non
 
 @pytest.mark.parametrize("design", [DESIGNS["one domain"], DESIGNS["three domains, one factor"]], ids=["one", "factor"])
 def test_padded_rows_do_not_change_the_density(design: np.ndarray) -> None:
-    # The longer form has twice as many rows as features, and so is factored the other way.
-    short, long = make_data(design), make_data(design, padding=8)
+    # The longer form has more than twice as many rows as features, and so is factored the other way.
+    short, long = make_data(design, curves=True), make_data(design, curves=True, padding=12)
     law = make_law(short)
     sites = random_sites(law, short, np.random.default_rng(6))
-    ones = np.pad(sites["multiplier"], ((0, 0), (0, 8)), constant_values=1.0)
-    extra = 8 * len(design) * stats.gamma(2.0, scale=0.5).logpdf(1.0)
+    ones = np.pad(sites["multiplier"], ((0, 0), (0, 12)), constant_values=1.0)
+    extra = 12 * len(design) * stats.gamma(2.0, scale=0.5).logpdf(1.0)
     got = program_log_density(law, long, {**sites, "multiplier": ones}) - extra
     assert got == pytest.approx(program_log_density(law, short, sites), rel=1e-9)
 
 
-def test_weights_explicit_or_integrated_out_are_the_same_model() -> None:
-    """The count likelihood keeps the weights; seen through a Gaussian in their place they must have the marginal
-    covariance that the other form uses."""
-    data = make_data(DESIGNS["one domain"])
-    law = make_law(data)
-    sites = random_sites(law, data, np.random.default_rng(7))
+def test_what_runs_share_has_the_covariance_of_kernel_and_run_effects() -> None:
+    """The two forms of the likelihood, explicit and integrated out, rest on one set of factors."""
+    data = make_data(DESIGNS["three domains"], curves=True)
+    sites = {"log_discrepancy": -1.0, "log_curve": -2.0}
     with jax.enable_x64(True):
-        variance = np.asarray(model.run_variance(data, sites))
-        covariance = np.asarray(model.run_covariance(data, model.amplitude(data, sites), variance))[0]
-    rng = np.random.default_rng(8)
-    num = 200_000
-    amplitude = data.context.scale * np.exp(sites["log_discrepancy"])
-    deviation = amplitude * rng.standard_normal((num, data.phi.shape[2])) @ data.phi[0].T
-    deviation += np.sqrt(variance[0]) * rng.standard_normal((num, data.y.shape[1]))
-    sd = np.sqrt(np.diag(covariance))
-    # Standard error of a sampled correlation is at most sqrt(2 / num); 36 pairs, so five of them.
-    np.testing.assert_allclose(np.cov(deviation.T) / sd / sd[:, None], covariance / sd / sd[:, None], atol=0.016)
+        common = np.asarray(model.common_factors(data, sites))
+    scale = data.context.scale
+    gram = data.phi @ np.swapaxes(data.phi, -1, -2)
+    same = data.curve @ np.swapaxes(data.curve, -1, -2)
+    expected = scale**2 * (np.exp(-2.0) * gram + np.exp(-4.0) * same)
+    np.testing.assert_allclose(common @ np.swapaxes(common, -1, -2), expected, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -179,14 +185,13 @@ def test_weights_explicit_or_integrated_out_are_the_same_model() -> None:
     ids=["neg_log", "logit"],
 )
 def test_counts_have_a_binomial_likelihood(inverse_link, rate) -> None:  # type: ignore[no-untyped-def]
-    data = make_data(DESIGNS["three domains"])
+    data = make_data(DESIGNS["three domains"], curves=True)
     law = make_law(data)
     rng = np.random.default_rng(9)
     sites = random_sites(law, data, rng)
-    sites |= {
-        "feature_raw": rng.standard_normal((3, data.phi.shape[2])),
-        "noise_raw": rng.standard_normal(data.y.shape),
-    }
+    num_features = data.phi.shape[2]
+    sites["common_raw"] = rng.standard_normal((3, num_features + data.curve.shape[2]))
+    sites["noise_raw"] = rng.standard_normal(data.y.shape)
     trials = np.where(data.is_real, 100.0, np.nan)  # a padded row may hold anything
     counts = model.Counts(np.where(data.is_real, 37.0, np.nan), trials)
     got = program_log_density(law, data, sites, counts, inverse_link=inverse_link)
@@ -197,8 +202,10 @@ def test_counts_have_a_binomial_likelihood(inverse_link, rate) -> None:  # type:
     own = (scale * np.exp(sites["log_noise"])) ** 2 / sites["multiplier"] + data.known_var
     own += (scale * np.exp(sites["log_discrepancy"])) ** 2 * data.missed
     own = np.where(data.is_real, own, 1.0)
-    weights = scale * np.exp(sites["log_discrepancy"]) * sites["feature_raw"]
-    eta = mean + (data.phi @ weights[..., None])[..., 0] + np.sqrt(own) * sites["noise_raw"]
+    weights = scale * np.exp(sites["log_discrepancy"]) * sites["common_raw"][:, :num_features]
+    effects = scale * np.exp(sites["log_curve"]) * sites["common_raw"][:, num_features:]
+    eta = mean + (data.phi @ weights[..., None])[..., 0] + (data.curve @ effects[..., None])[..., 0]
+    eta = eta + np.sqrt(own) * sites["noise_raw"]
     p = np.clip(rate(eta), 1e-9, 1.0 - 1e-9)[data.is_real]
     expected += stats.binom(100, p).logpmf(37).sum()
     assert got == pytest.approx(expected, rel=1e-9)
@@ -252,12 +259,13 @@ def test_same_shapes_are_compiled_once() -> None:
     assert first.theta.shape == second.theta.shape == (20, 1, 5)
     assert second.weights.shape == (20, 1, data.phi.shape[2])
     assert second.theta.dtype == np.float64
+    assert (second.curve_sd == 0.0).all()
     assert not np.allclose(first.theta, second.theta)
     assert 0.0 < info.accept_prob <= 1.0
 
 
 def test_weights_given_the_rest_are_exact_gaussian_draws() -> None:
-    data = make_data(DESIGNS["one domain"])
+    data = make_data(DESIGNS["one domain"], curves=True)
     law = make_law(data)
     sites = random_sites(law, data, np.random.default_rng(3))
     num = 20_000
@@ -270,8 +278,10 @@ def test_weights_given_the_rest_are_exact_gaussian_draws() -> None:
     real = data.is_real[0]
     amplitude = data.context.scale * np.exp(sites["log_discrepancy"])
     phi = data.phi[0, real]
-    covariance = np.linalg.inv(phi.T @ (phi / variance[real, None]) + np.eye(phi.shape[1]) / amplitude**2)
-    mean = covariance @ phi.T @ (residual[real] / variance[real])
+    effect_var = (data.context.scale * np.exp(sites["log_curve"])) ** 2
+    block = np.linalg.inv(np.diag(variance[real]) + effect_var * data.curve[0, real] @ data.curve[0, real].T)
+    covariance = np.linalg.inv(phi.T @ block @ phi + np.eye(phi.shape[1]) / amplitude**2)
+    mean = covariance @ phi.T @ block @ residual[real]
     sd = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose((draws.mean(0) - mean) / sd, 0.0, atol=5 / np.sqrt(num))
     np.testing.assert_allclose(

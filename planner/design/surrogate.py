@@ -68,6 +68,7 @@ def make_surrogate(posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray)
             own_var += share * unit * np.exp(2.0 * fit.scales.log_discrepancy[node]) * missed
             # Student-t noise of 4 degrees has twice its squared scale as variance.
             noise_var += share * 2.0 * unit * np.exp(2.0 * fit.scales.log_noise[node])
+            noise_var += share * unit * np.exp(2.0 * fit.scales.log_curve[node])
     share = np.array(component_weights)
     mean = share @ np.array(means)
     between = np.sqrt(share)[:, None] * (_tame(np.array(means), share) - mean)
@@ -96,7 +97,7 @@ def _point_features(
 ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
     """Standard-normal features of one component at points: ((shared, parameters), discrepancy weights)."""
     posterior, marginal = fit.conditional.posterior, fit.conditional.marginal
-    one = marginal._replace(diagonal=marginal.diagonal[node], inner_root=marginal.inner_root[node])
+    one = marginal.at(node)
     amplitude_sq = float(fit.law.context.scale) ** 2 * np.exp(2.0 * fit.scales.log_discrepancy[node])
     transposed = np.swapaxes(marginal.phi, -1, -2)
     # A run that moves theta moves the discrepancy the other way: the data fix their sum.
@@ -123,7 +124,7 @@ def _symmetric_root(matrix: np.ndarray) -> np.ndarray:
 
 def _discrepancy_mean(fit: LawFit, node: int, domain: np.ndarray, phi: np.ndarray) -> np.ndarray:
     marginal = fit.conditional.marginal
-    one = marginal._replace(diagonal=marginal.diagonal[node], inner_root=marginal.inner_root[node])
+    one = marginal.at(node)
     residual = (
         fit.linear.pseudo[node] - (fit.linear.jacobian[node] @ fit.conditional.posterior.theta[node][..., None])[..., 0]
     )

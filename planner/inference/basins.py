@@ -50,7 +50,7 @@ def thin(data: FitData, most: int) -> FitData:
     return data._replace(
         **{
             name: getattr(data, name)[index, picks]
-            for name in ("y", "coordinates", "is_real", "known_var", "order", "phi", "missed")
+            for name in ("y", "coordinates", "is_real", "known_var", "order", "phi", "missed", "curve")
         }
     )
 

@@ -24,6 +24,7 @@ class FitData(NamedTuple):
     order: np.ndarray  # (G, n) rank of each run by cost over all domains; padded rows last
     phi: np.ndarray  # (G, n, M) discrepancy features, 0 where padded
     missed: np.ndarray  # (G, n) unit variance that the features miss
+    curve: np.ndarray  # (G, n, K) which training run each row is a checkpoint of; K = 0 where none has two rows
     design: np.ndarray  # (G, Q) rows of the shared parameters that each domain adds up
     context: Context
 
@@ -33,11 +34,13 @@ class Scales(NamedTuple):
 
     log_noise: np.ndarray  # (N,)
     log_discrepancy: np.ndarray  # (N,)
+    log_curve: np.ndarray  # (N,) effect of a training run on all its checkpoints; -inf where no run has two
     log_domain: np.ndarray  # (N, p) multiplies the prior distance between domains; no columns with one domain
 
 
 LOG_NOISE_PRIOR = (float(np.log(0.03)), 1.2)
 LOG_DISCREPANCY_PRIOR = (float(np.log(0.1)), 1.0)
+LOG_CURVE_PRIOR = (float(np.log(0.03)), 1.2)
 LOG_DOMAIN_PRIOR = (0.0, 0.7)
 
 _MIN_ROWS = 8

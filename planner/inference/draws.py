@@ -20,6 +20,7 @@ class LawDraws(NamedTuple):
     weights: np.ndarray  # (S, G, M) of the discrepancy features, in response units
     noise_sd: np.ndarray  # (S,)
     discrepancy_sd: np.ndarray  # (S,)
+    curve_sd: np.ndarray  # (S,) effect of a training run, 0 where every row is a run of its own
 
 
 def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -> LawDraws:
@@ -53,8 +54,8 @@ def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -
 
 def _packed(fit: LawFit, data: FitData, node: np.ndarray, theta: np.ndarray, weights: np.ndarray) -> LawDraws:
     scale = data.context.scale
-    noise_sd, discrepancy_sd = np.exp(fit.scales.log_noise[node]), np.exp(fit.scales.log_discrepancy[node])
-    return LawDraws(fit.law, theta, weights, scale * noise_sd, scale * discrepancy_sd)
+    scales = (fit.scales.log_noise, fit.scales.log_discrepancy, fit.scales.log_curve)
+    return LawDraws(fit.law, theta, weights, *(scale * np.exp(log_scale[node]) for log_scale in scales))
 
 
 _STUDENT = 8.0
@@ -70,7 +71,7 @@ def _log_exact(fit, data, node, proposals, centre, shared_noise):  # type: ignor
     misfit = np.empty((num_candidates, num_draws, data.y.shape[0]))
     for k in np.unique(node):
         members = node == k
-        one = marginal._replace(diagonal=marginal.diagonal[k], inner_root=marginal.inner_root[k])
+        one = marginal.at(int(k))
         columns = np.moveaxis(residual[:, members], (0, 1), (-2, -1)).reshape(*data.y.shape, -1)
         quadratic = (columns * one.solve(columns)).sum(1).reshape(data.y.shape[0], num_candidates, -1)
         misfit[:, members] = np.moveaxis(quadratic, 0, -1)
@@ -104,11 +105,12 @@ def _draw_discrepancy(
     transposed = np.swapaxes(data.phi, -1, -2)
     for k in np.unique(node):
         members = np.flatnonzero(node == k)
-        one = fit.conditional.marginal._replace(
-            diagonal=fit.conditional.marginal.diagonal[k], inner_root=fit.conditional.marginal.inner_root[k]
-        )
+        one = fit.conditional.marginal.at(int(k))
         amplitude = data.context.scale * np.exp(fit.scales.log_discrepancy[k])
         simulated = amplitude * (data.phi @ prior[members][..., None])[..., 0] + np.sqrt(one.diagonal) * eps[members]
+        if data.curve.shape[-1]:
+            effect = rng.standard_normal((len(members), len(data.y), data.curve.shape[-1], 1))
+            simulated += data.context.scale * np.exp(fit.scales.log_curve[k]) * (data.curve @ effect)[..., 0]
         gap = np.where(data.is_real, residual[members] - simulated, 0.0)
         solved = one.solve(np.moveaxis(gap, 0, -1))
         update = amplitude**2 * (transposed @ solved)

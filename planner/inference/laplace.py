@@ -15,6 +15,7 @@ from scipy.stats import qmc
 from planner.inference import arrow, noise
 from planner.inference.basins import find_basins, thin
 from planner.inference.data import (
+    LOG_CURVE_PRIOR,
     LOG_DISCREPANCY_PRIOR,
     LOG_DOMAIN_PRIOR,
     LOG_NOISE_PRIOR,
@@ -25,8 +26,12 @@ from planner.inference.data import (
 
 _NODES_A_ROUND = 64
 _ROUNDS = 3
+_MAX_ROUNDS = 8
+_ENOUGH_NODES = 24.0  # effective nodes at which the sampling of the scales may stop
 _REFINEMENTS = 3
 _STUDENT_ROUNDS = 3
+_MAX_ROUNDS = 8
+_ENOUGH_NODES = 24.0  # effective nodes at which the sampling of the scales may stop
 _MAX_SCALE_ROWS = 256  # runs a domain from which the scales are learned
 
 
@@ -77,7 +82,8 @@ def _diagonal(data: FitData, scales: Scales, student: np.ndarray) -> np.ndarray:
 def condition(law: BoundLaw, data: FitData, linear: Linear, scales: Scales, student: np.ndarray) -> Conditional:
     """Exact posterior and evidence of the linear model at every node of the scales."""
     amplitude_sq = data.context.scale**2 * np.exp(2.0 * scales.log_discrepancy)
-    marginal = noise.marginal(data.phi, _diagonal(data, scales, student), amplitude_sq)
+    curve_sq = data.context.scale**2 * np.exp(2.0 * scales.log_curve)
+    marginal = noise.marginal(data.phi, data.curve, _diagonal(data, scales, student), amplitude_sq, curve_sq)
     hierarchy = law.hierarchy(data.design, scales.log_domain)
     jacobian = np.broadcast_to(linear.jacobian, (len(scales.log_noise), *linear.jacobian.shape[-3:]))
     pseudo = np.broadcast_to(linear.pseudo, (len(scales.log_noise), *linear.pseudo.shape[-2:]))[..., None]
@@ -95,21 +101,21 @@ def condition(law: BoundLaw, data: FitData, linear: Linear, scales: Scales, stud
     return Conditional(posterior, marginal, log_evidence)
 
 
-def _log_normal(x: np.ndarray, prior: tuple[float, float]) -> np.ndarray:
-    return -0.5 * ((x - prior[0]) / prior[1]) ** 2 - np.log(prior[1])
+def _scale_priors(law: BoundLaw, data: FitData) -> np.ndarray:
+    """Means and standard deviations of the scales in the order in which `_unpack` reads them, (H, 2)."""
+    of_curves = [LOG_CURVE_PRIOR] if data.curve.shape[-1] else []
+    of_domains = [LOG_DOMAIN_PRIOR] * (law.num_parameters if len(data.y) > 1 else 0)
+    return np.array([LOG_NOISE_PRIOR, LOG_DISCREPANCY_PRIOR, *of_curves, *of_domains])
 
 
-def _unpack(nodes: np.ndarray) -> Scales:
-    return Scales(nodes[:, 0], nodes[:, 1], nodes[:, 2:])
+def _unpack(nodes: np.ndarray, data: FitData) -> Scales:
+    has_curves = data.curve.shape[-1] > 0
+    of_curves = nodes[:, 2] if has_curves else np.full(len(nodes), -np.inf)
+    return Scales(nodes[:, 0], nodes[:, 1], of_curves, nodes[:, 2 + has_curves :])
 
 
-def _log_prior(nodes: np.ndarray) -> np.ndarray:
-    scales = _unpack(nodes)
-    return (
-        _log_normal(scales.log_noise, LOG_NOISE_PRIOR)
-        + _log_normal(scales.log_discrepancy, LOG_DISCREPANCY_PRIOR)
-        + _log_normal(scales.log_domain, LOG_DOMAIN_PRIOR).sum(-1)
-    )
+def _log_prior(nodes: np.ndarray, priors: np.ndarray) -> np.ndarray:
+    return (-0.5 * ((nodes - priors[:, 0]) / priors[:, 1]) ** 2 - np.log(priors[:, 1])).sum(axis=1)
 
 
 def residual_moments(data: FitData, linear: Linear, conditional: Conditional, node: int) -> np.ndarray:
@@ -117,9 +123,7 @@ def residual_moments(data: FitData, linear: Linear, conditional: Conditional, no
     posterior, marginal = conditional.posterior, conditional.marginal
     jacobian = linear.jacobian[node] if linear.jacobian.ndim == 4 else linear.jacobian
     pseudo = linear.pseudo[node] if linear.pseudo.ndim == 3 else linear.pseudo
-    one = marginal._replace(
-        diagonal=marginal.diagonal[node], inner_root=marginal.inner_root[node], log_det=marginal.log_det[node]
-    )
+    one = marginal.at(node)
     residual = pseudo - (jacobian @ posterior.theta[node][..., None])[..., 0]
     diagonal = one.diagonal
     # y - f - delta has posterior mean D K^-1 r and variance D - D K^-1 D, law uncertainty carried through both.
@@ -170,28 +174,27 @@ class _Nodes(NamedTuple):
 
 def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: int, seed: int) -> _Nodes:
     """Nodes for the scales of one basin by adaptive importance sampling on the closed-form evidence."""
-    num_scales = 2 + (law.num_parameters if len(data.y) > 1 else 0)
-    prior_mean = np.array([LOG_NOISE_PRIOR[0], LOG_DISCREPANCY_PRIOR[0]] + [LOG_DOMAIN_PRIOR[0]] * (num_scales - 2))
-    prior_sd = np.array([LOG_NOISE_PRIOR[1], LOG_DISCREPANCY_PRIOR[1]] + [LOG_DOMAIN_PRIOR[1]] * (num_scales - 2))
+    priors = _scale_priors(law, data)
+    prior_mean, prior_sd = priors.T
     normal = ndtri(
-        np.clip(qmc.Sobol(num_scales, rng=np.random.default_rng(seed)).random(_NODES_A_ROUND), 1e-6, 1 - 1e-6)
+        np.clip(qmc.Sobol(len(priors), rng=np.random.default_rng(seed)).random(_NODES_A_ROUND), 1e-6, 1 - 1e-6)
     )
     student = np.ones(data.y.shape)
     mean, root = prior_mean, np.diag(prior_sd)
     correction = 0.0
     nodes, log_target, proposals = [], [], []
-    for round_index in range(_ROUNDS):
+    for round_index in range(_MAX_ROUNDS):
         new = mean + normal @ root.T
-        new[:, :2] = np.clip(new[:, :2], prior_mean[:2] - 5 * prior_sd[:2], prior_mean[:2] + 5 * prior_sd[:2])
-        conditional = condition(law, data, linear, _unpack(new), student)
-        value = conditional.log_evidence + _log_prior(new)
+        new = np.clip(new, prior_mean - 5 * prior_sd, prior_mean + 5 * prior_sd)
+        conditional = condition(law, data, linear, _unpack(new, data), student)
+        value = conditional.log_evidence + _log_prior(new, priors)
         value = np.where(np.isfinite(value), value, -np.inf)
         if round_index == 0:
             # Fix the noise weights once, at the best node; evidence under other weights is not comparable.
             best = int(np.argmax(value))
-            student, ratio = student_at(law, data, linear, _unpack(new[best : best + 1]))
+            student, ratio = student_at(law, data, linear, _unpack(new[best : best + 1], data))
             correction = _student_correction(student, ratio, data.is_real)
-            value = condition(law, data, linear, _unpack(new), student).log_evidence + _log_prior(new)
+            value = condition(law, data, linear, _unpack(new, data), student).log_evidence + _log_prior(new, priors)
             value = np.where(np.isfinite(value), value, -np.inf)
         nodes.append(new)
         log_target.append(value)
@@ -200,6 +203,8 @@ def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: in
         log_weight = np.concatenate(log_target) - _log_mixture(every, proposals)
         weight = np.exp(log_weight - log_weight.max())
         weight /= weight.sum()
+        if round_index + 1 >= _ROUNDS and 1.0 / (weight**2).sum() > _ENOUGH_NODES:
+            break
         mean = weight @ every
         # Inflated, and never narrower than a part of the prior: a few lucky nodes must not close the search.
         covariance = 1.5 * (every - mean).T @ ((every - mean) * weight[:, None]) + np.diag((0.15 * prior_sd) ** 2)
@@ -218,7 +223,7 @@ def _student_of_all(law: BoundLaw, data: FitData, theta: np.ndarray, part: _Node
         return part.student
     linear = Linear(*(array[0] for array in linearise(law, data, theta[None])))
     middle = np.argsort(part.scales[:, 0])[len(part.scales) // 2]
-    return student_at(law, data, linear, _unpack(part.scales[middle : middle + 1]))[0]
+    return student_at(law, data, linear, _unpack(part.scales[middle : middle + 1], data))[0]
 
 
 def _log_mixture(points: np.ndarray, proposals: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -251,7 +256,7 @@ def fit_law(
     theta = np.repeat(basins.theta[kept], sizes, axis=0)
     padding = 2 * num_nodes - len(nodes)
     pad = lambda array: np.concatenate([array, np.repeat(array[:1], padding, 0)])  # noqa: E731
-    scales = _unpack(pad(nodes))
+    scales = _unpack(pad(nodes), data)
     theta, student = pad(theta), pad(student)
     weight = np.concatenate([weight, np.zeros(padding)])
     for _ in range(_REFINEMENTS):

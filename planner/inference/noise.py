@@ -1,4 +1,6 @@
-"""Covariance of the residuals of one domain: discrepancy plus noise, applied without forming large matrices."""
+"""Covariance of the residuals of one domain: discrepancy, run effects and noise, applied without large matrices."""
+
+from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -10,49 +12,89 @@ DEGREES_OF_FREEDOM = 4.0
 
 
 class Marginal(NamedTuple):
-    """K = s^2 Phi Phi' + diag(D) of every domain, factored in the smaller of its two forms.
+    """K = s^2 Phi Phi' + c^2 Z Z' + diag(D) of every domain, factored in the smaller of its two forms.
 
-    Padded rows have Phi = 0 and D = 1, so they add nothing.  G domains, n rows, M features.
+    Z marks the training run of every row: checkpoints of one run share an effect of standard deviation c, so that many
+    of them count as little more than one.  Padded rows have Phi = 0, Z = 0 and D = 1, so they add nothing.
+    G domains, n rows, M features, K training runs (0 where every row is a run of its own).
     """
 
     phi: np.ndarray  # (G, n, M)
+    curve: np.ndarray  # (G, n, K) Z
     diagonal: np.ndarray  # (..., G, n) D
+    curve_gain: np.ndarray  # (..., G, K) what Sherman and Morrison's formula takes off for each training run
+    solved_phi: np.ndarray  # (..., G, n, M) B^-1 Phi with B = c^2 Z Z' + diag(D); not used in the dense form
     inner_root: np.ndarray  # (..., G, k, k) upper factor R with inverse(inner matrix) = R R'; k = min(n, M)
-    is_dense: bool  # inner matrix is K itself (n <= M) rather than I/s^2 + Phi' D^-1 Phi
     log_det: np.ndarray  # (...) summed over domains
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the inner matrix is K itself rather than I/s^2 + Phi' B^-1 Phi."""
+        return self.phi.shape[-2] <= self.phi.shape[-1]
+
+    def at(self, node: int) -> Marginal:
+        """The covariance at one node of the scales."""
+        by_node = ("diagonal", "curve_gain", "solved_phi", "inner_root", "log_det")
+        return self._replace(**{name: getattr(self, name)[node] for name in by_node})
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
         """K^-1 times columns (..., G, n, k)."""
         transposed = np.swapaxes(self.inner_root, -1, -2)
         if self.is_dense:
             return self.inner_root @ (transposed @ columns)
-        scaled = columns / self.diagonal[..., None]
-        projected = transposed @ (np.swapaxes(self.phi, -1, -2) @ scaled)
-        return scaled - (self.phi @ (self.inner_root @ projected)) / self.diagonal[..., None]
+        scaled = _solve_block(self.curve, self.diagonal, self.curve_gain, columns)
+        return scaled - self.solved_phi @ (self.inner_root @ (transposed @ (np.swapaxes(self.phi, -1, -2) @ scaled)))
 
     def inverse_diagonal(self) -> np.ndarray:
         """The diagonal of K^-1, (..., G, n)."""
         if self.is_dense:
             return (self.inner_root**2).sum(-1)
-        projected = (self.phi / self.diagonal[..., None]) @ self.inner_root
-        return 1.0 / self.diagonal - (projected**2).sum(-1)
+        block = 1.0 / self.diagonal - (self.curve @ self.curve_gain[..., None])[..., 0] / self.diagonal**2
+        return block - ((self.solved_phi @ self.inner_root) ** 2).sum(-1)
 
 
-def marginal(phi: np.ndarray, diagonal: np.ndarray, amplitude_sq: np.ndarray) -> Marginal:
-    """Factors K for features (G, n, M), noise variances (..., G, n) and discrepancy variances (...)."""
+def _solve_block(curve: np.ndarray, diagonal: np.ndarray, gain: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """(c^2 Z Z' + diag(D))^-1 times columns: every row belongs to one training run at most."""
+    scaled = columns / diagonal[..., None]
+    if not curve.shape[-1]:
+        return scaled
+    shared = gain[..., None] * (np.swapaxes(curve, -1, -2) @ scaled)
+    return scaled - (curve @ shared) / diagonal[..., None]
+
+
+def marginal(
+    phi: np.ndarray, curve: np.ndarray, diagonal: np.ndarray, amplitude_sq: np.ndarray, curve_sq: np.ndarray
+) -> Marginal:
+    """Factors K.
+
+    Args:
+        phi: features, (G, n, M).
+        curve: which training run a row belongs to, (G, n, K).
+        diagonal: noise variances, (..., G, n).
+        amplitude_sq: discrepancy variances s^2, (...).
+        curve_sq: run-effect variances c^2, (...); not read where K = 0.
+    """
     num_rows, num_features = phi.shape[-2:]
-    square = amplitude_sq[..., None, None, None]
+    square, effect = amplitude_sq[..., None, None, None], curve_sq[..., None, None, None]
     transposed = np.swapaxes(phi, -1, -2)
+    weight = (np.swapaxes(curve, -1, -2) @ (1.0 / diagonal)[..., None])[..., 0]
+    gain = curve_sq[..., None, None] / (1.0 + curve_sq[..., None, None] * weight)
     if num_rows <= num_features:
         inner = square * (phi @ transposed) + diagonal[..., None] * np.eye(num_rows)
+        if curve.shape[-1]:
+            inner = inner + effect * (curve @ np.swapaxes(curve, -1, -2))
+        solved_phi = np.zeros((*diagonal.shape, 0))
     else:
-        inner = (transposed / diagonal[..., None, :]) @ phi + np.eye(num_features) / square
+        solved_phi = _solve_block(curve, diagonal, gain, phi)
+        inner = transposed @ solved_phi
+        inner = 0.5 * (inner + np.swapaxes(inner, -1, -2)) + np.eye(num_features) / square
     inverse = invert_lower(np.linalg.cholesky(inner))
     log_det = -2.0 * np.log(np.einsum("...gii->...gi", inverse)).sum((-1, -2))
     if num_rows > num_features:
         log_det = log_det + np.log(diagonal).sum((-1, -2))
+        log_det = log_det + np.log1p(curve_sq[..., None, None] * weight).sum((-1, -2))
         log_det = log_det + phi.shape[0] * num_features * np.log(amplitude_sq)
-    return Marginal(phi, diagonal, np.swapaxes(inverse, -1, -2), num_rows <= num_features, log_det)
+    return Marginal(phi, curve, diagonal, gain, solved_phi, np.swapaxes(inverse, -1, -2), log_det)
 
 
 def student_weights(residual_sq: np.ndarray, variance: np.ndarray) -> np.ndarray:

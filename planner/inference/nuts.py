@@ -25,6 +25,7 @@ from planner.laws.base import Law
 # At the default of .8 steps diverge where a run changes between outlier and evidence of discrepancy.
 _TARGET_ACCEPTANCE = 0.95
 _MAX_TREE_DEPTH = 8
+_WATCHED = ("log_noise", "log_discrepancy", "log_curve", "log_domain", "theta")
 _MIN_CHAIN = 500  # draws a chain
 _JITTER = 0.3  # of the starts, in prior standard deviations
 
@@ -92,6 +93,7 @@ def fit_nuts(
         weights.reshape(-1, *weights.shape[2:]),
         scale * np.exp(flat["log_noise"]),
         scale * np.exp(flat["log_discrepancy"]),
+        scale * np.exp(flat["log_curve"]) if "log_curve" in flat else np.zeros(len(flat["log_noise"])),
     )
     return draws, info
 
@@ -156,13 +158,16 @@ def _run(key, law: Law, context, prior_mean, prior_sd, domain_sd, data, starts, 
 def _law_sites(data: FitData) -> tuple[str, ...]:
     """Sites whose joint scale is learnt as a full matrix; the multipliers of the runs are nearly independent."""
     of_domains = ("log_domain", "shared_raw") if data.y.shape[0] > 1 else ()
-    return ("log_noise", "log_discrepancy", *of_domains, "domain_raw")
+    of_curves = ("log_curve",) if model.has_curves(data) else ()
+    return ("log_noise", "log_discrepancy", *of_curves, *of_domains, "domain_raw")
 
 
 def _initial(key: jax.Array, law: BoundLaw, data: FitData, theta: jax.Array) -> _Sites:
     """Unconstrained sites at which the law has about the parameters `theta` (G, p)."""
     num_domains, num_shared = data.design.shape
     sites: _Sites = {"log_noise": jnp.asarray(-3.0), "log_discrepancy": jnp.asarray(-2.5)}
+    if model.has_curves(data):
+        sites["log_curve"] = jnp.asarray(-3.0)
     if num_domains == 1:
         sites["domain_raw"] = (theta - law.prior_mean) / law.prior_sd
     else:
@@ -183,20 +188,22 @@ def _draw_weights(
 ) -> jax.Array:
     """Feature weights given all else: exact Gaussian draws by Matheron's rule, (G, M)."""
     prior_key, noise_key = jax.random.split(key)
-    amplitude = model.amplitude(data, sites)
     variance = model.run_variance(data, sites)
-    covariance = model.run_covariance(data, amplitude, variance)
-    prior = amplitude * jax.random.normal(prior_key, (data.phi.shape[0], data.phi.shape[2]))
+    common = model.common_factors(data, sites)
+    prior = jax.random.normal(prior_key, (common.shape[0], common.shape[2]))
     noise = jnp.sqrt(variance) * jax.random.normal(noise_key, variance.shape)
     residual = jnp.where(data.is_real, data.y - model.mean_of_runs(law, data, theta), 0.0)
-    gap = jnp.where(data.is_real, residual - jnp.einsum("gnm,gm->gn", data.phi, prior) - noise, 0.0)
-    solved = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(covariance), True), gap[..., None])[..., 0]
-    return prior + amplitude**2 * jnp.einsum("gnm,gn->gm", data.phi, solved)
+    gap = jnp.where(data.is_real, residual - jnp.einsum("gnm,gm->gn", common, prior) - noise, 0.0)
+    factor = jnp.linalg.cholesky(model.run_covariance(common, variance))
+    solved = jax.scipy.linalg.cho_solve((factor, True), gap[..., None])[..., 0]
+    raw = prior + jnp.einsum("gnm,gn->gm", common, solved)
+    # The factors of the discrepancy come first; the effects of training runs that ended say nothing of new ones.
+    return data.context.scale * jnp.exp(sites["log_discrepancy"]) * raw[:, : data.phi.shape[-1]]
 
 
 def _diagnose(sites: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray]) -> FitInfo:
     """Worst diagnostics over the law's parameters and the scales; sites are (chains, draws, ...)."""
-    watched = [sites[name] for name in ("log_noise", "log_discrepancy", "log_domain", "theta") if name in sites]
+    watched = [sites[name] for name in _WATCHED if name in sites]
     with np.errstate(invalid="ignore", divide="ignore"):
         r_hat = max(float(np.max(split_gelman_rubin(value))) for value in watched)
         effective = min(float(np.min(effective_sample_size(value))) for value in watched)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from planner.spec import StudySpec
 
 
+_SAVED = ("theta", "weights", "noise_sd", "discrepancy_sd", "curve_sd")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyPosterior:
     """Draws from the average over laws.  S draws in all, split over the laws in proportion to their weights."""
@@ -58,6 +61,7 @@ class StudyPosterior:
             eta = eta + part.discrepancy_sd[:, None] * np.sqrt(missed) * rng.standard_normal(eta.shape)
             if noisy:
                 eta = eta + part.noise_sd[:, None] * rng.standard_t(4.0, eta.shape)
+                eta = eta + part.curve_sd[:, None] * rng.standard_normal(eta.shape)
             pieces.append(np.maximum(eta, part.law.context.lower))
         return np.concatenate(pieces)
 
@@ -104,7 +108,7 @@ class StudyPosterior:
             **{f"flag.{name}": np.asarray(value) for name, value in self.flags.items()},
         }
         for i, part in enumerate(self.parts):
-            for name in ("theta", "weights", "noise_sd", "discrepancy_sd"):
+            for name in _SAVED:
                 arrays[f"part{i}.{name}"] = getattr(part, name)
         return arrays
 
@@ -122,9 +126,7 @@ def from_arrays(spec: StudySpec, arrays: Mapping[str, np.ndarray]) -> StudyPoste
     parts = []
     for i, law in enumerate(laws.select(encoding.axes, [str(name) for name in arrays["law_names"]])):
         bound: BoundLaw = bind(law, context)
-        parts.append(
-            LawDraws(bound, *(arrays[f"part{i}.{name}"] for name in ("theta", "weights", "noise_sd", "discrepancy_sd")))
-        )
+        parts.append(LawDraws(bound, *(arrays[f"part{i}.{name}"] for name in _SAVED)))
     return StudyPosterior(
         encoding=encoding,
         basis=discrepancy.Basis(**{name: arrays[f"basis.{name}"] for name in discrepancy.Basis._fields}),
