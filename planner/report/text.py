@@ -9,8 +9,8 @@ from typing import Any
 
 LEGEND = (
     "recipe: the one allocation to follow; median, 50 %, 90 %: the best value of the axis over the posterior;",
-    "share: part of the spending; slope: growth of the best value with the budget, in logs; value: fall of the",
-    "response for one more unit of cost on this axis; next: probability that this axis alone is the one to scale",
+    "share: part of the spending; slope: growth of the best value with the budget, in logs; value: what one more unit",
+    "of cost on this axis gains, on the scale of the laws; next: probability that this axis alone is the one to scale",
 )
 
 
@@ -157,8 +157,9 @@ def check(document: Mapping[str, Any]) -> list[str]:
         f"domains  {', '.join(document['domains'])}",
         f"designs  {document['num_designs']}, of which {document['num_affordable']} can be paid",
         f"cost     {number(cost['lowest'])} to {number(cost['highest'])} {unit}, median {number(cost['median'])}",
-        f"budget   {number(document['budget']['total'])} {unit} buys {buys['cheapest']} runs of the cheapest design,"
-        f" {buys['median']} of the median one, {buys['dearest']} of the dearest",
+        f"budget   {budget_line(document['budget'])}",
+        f"         what is left buys {buys['cheapest']} runs of the cheapest design, {buys['median']} of the median one,"
+        f" {buys['dearest']} of the dearest",
     ]
     if document["targets"]:
         lines.append(f"targets  {'; '.join(document['targets'])}")
