@@ -77,7 +77,8 @@ def _build_experts(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
 
 def _suits_sparsity(axes: tuple[LawAxis, ...]) -> str | None:
     ratio, size = only(axes, "sparsity"), only(axes, *SIZE)
-    if ratio is None or size is None or len(axes) > MAX_AXES or not are_scales(axes, range(len(axes))):
+    # With no further axis the published form is `exp_bilinear`.
+    if ratio is None or size is None or not 3 <= len(axes) <= MAX_AXES or not are_scales(axes, range(len(axes))):
         return None
     return "inactive parameters lower the part of the response that is due to model size"
 
