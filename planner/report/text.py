@@ -158,7 +158,7 @@ def check(document: Mapping[str, Any]) -> list[str]:
         f"designs  {document['num_designs']}, of which {document['num_affordable']} can be paid",
         f"cost     {number(cost['lowest'])} to {number(cost['highest'])} {unit}, median {number(cost['median'])}",
         f"budget   {budget_line(document['budget'])}",
-        f"         what is left buys {buys['cheapest']} runs of the cheapest design, {buys['median']} of the median one,"
+        f"         which buys {buys['cheapest']} runs of the cheapest design, {buys['median']} of the median one,"
         f" {buys['dearest']} of the dearest",
     ]
     if document["targets"]:
