@@ -70,6 +70,7 @@ where = {{ split = "target" }}
 
 [backend]
 kind = "replay"
+slots = 8
 file = "{table}"
 response = "{response}"
 domain = "group"

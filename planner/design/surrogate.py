@@ -71,13 +71,17 @@ def make_surrogate(posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray)
             noise_var += share * unit * np.exp(2.0 * fit.scales.log_curve[node])
     share = np.array(component_weights)
     mean = share @ np.array(means)
-    between = np.sqrt(share)[:, None] * (_tame(np.array(means), share) - mean)
+    between = np.sqrt(share)[:, None] * (_tame(np.array(means)) - mean)
+    # The weights of the laws heed only a part of what runs say about them, so only that part of the disagreement can
+    # be settled by a run; the rest stays, wherever the next run is.
+    own_var += (1.0 - posterior.temper) * (between**2).sum(axis=0)
+    between *= np.sqrt(posterior.temper)
     return Surrogate(
         domain, np.concatenate([*shared, between.T], axis=1), np.concatenate(local, axis=1), own_var, noise_var, mean
     )
 
 
-def _tame(means: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _tame(means: np.ndarray) -> np.ndarray:
     """Component means (K, P) held within a few spreads of their median, so that one runaway law does not rule."""
     middle = np.median(means, axis=0)
     spread = np.median(np.abs(means - middle), axis=0) * 1.5 + 1e-12

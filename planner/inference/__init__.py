@@ -86,7 +86,7 @@ def fit_study(
 
     with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
         fits = list(pool.map(one, ready.bound))
-        weights = law_weights.tempered_evidence(fits, ready.data, ready.log_cost)
+        weights = law_weights.tempered_evidence(fits, ready.log_cost)
         counts = _split(weights, num_draws)
 
         def draws_of(item: tuple[LawFit, int]) -> LawDraws:
@@ -100,6 +100,7 @@ def fit_study(
         weights=weights,
         runs=ready.runs,
         notes=_notes(spec, ready),
+        temper=law_weights.temper(ready.log_cost),
         flags={"num_runs": len(ready.runs), "engine": engine, "prior_only": len(ready.runs) == 0},
         fits=fits,
     )

@@ -33,6 +33,7 @@ class StudyPosterior:
     parts: Sequence[LawDraws]
     weights: np.ndarray  # (laws,) model weights, sum to one
     runs: np.ndarray  # (R, 1 + A) domain index and coordinates of the completed runs
+    temper: float = 1.0  # how much of the evidence between laws their weights heed
     notes: Sequence[str] = ()
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fits: Sequence[LawFit] = ()  # not saved

@@ -29,6 +29,11 @@ def _suits_positive_axes(axes: tuple[LawAxis, ...]) -> str | None:
     return "power laws hold for any positive axes"
 
 
+def _suits_several_axes(axes: tuple[LawAxis, ...]) -> str | None:
+    # With one axis it is the sum again.
+    return _suits_positive_axes(axes) if len(axes) > 1 else None
+
+
 def _build_sum(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
     num_axes = len(axes)
 
@@ -105,7 +110,7 @@ PRODUCT_OF_POWERS = LawFamily(
     name="product_of_powers",
     formula="E + A prod_a x_a^-alpha_a",
     source="Clark et al. 2022, arXiv:2202.01169, without saturation",
-    suits=_suits_positive_axes,
+    suits=_suits_several_axes,
     build=_build_product,
     monotone=True,
 )
@@ -113,7 +118,7 @@ POWER_OF_SUM = LawFamily(
     name="power_of_sum",
     formula="E + (sum_a A_a x_a^-alpha_a)^g",
     source="Kaplan et al. 2020, arXiv:2001.08361, eq. 1.5, with a floor",
-    suits=lambda axes: _suits_positive_axes(axes) if len(axes) > 1 else None,
+    suits=_suits_several_axes,
     build=_build_power_of_sum,
     monotone=True,
 )
