@@ -80,8 +80,9 @@ def main(options: argparse.Namespace) -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     for law in options.law:
         for num_domains in options.domains:
-            ranks = _ranks_of_cell(options, law, num_domains)
-            rows = summarise(ranks, {"engine": options.engine, "law": law, "domains": num_domains})
+            ranks, num_failed = _ranks_of_cell(options, law, num_domains)
+            cell = {"engine": options.engine, "law": law, "domains": num_domains, "failed": num_failed}
+            rows = summarise(ranks, cell)
             _write_summary(options.output / "calibration.csv", rows)
             for row in rows:
                 print(json.dumps(row) if options.json else _line(row), flush=True)
@@ -281,23 +282,24 @@ def rank_once(law: BoundLaw, num_domains: int, engine: str, seed: int) -> dict[s
     return ranks_of(truth, law, draw(fit, truth.data, _NUM_DRAWS, np.random.default_rng(seed)), rng)
 
 
-def _ranks_of_cell(options: argparse.Namespace, name: str, num_domains: int) -> dict[str, list[int]]:
-    """Ranks by quantity, one a replicate; each is written as soon as it is there.  Failed fits are left out."""
+def _ranks_of_cell(options: argparse.Namespace, name: str, num_domains: int) -> tuple[dict[str, list[int]], int]:
+    """Ranks by quantity, one a replicate, each written as soon as it is there; and how many fits failed."""
     law = bound_law(name)
     path = options.output / f"calibration_ranks_{options.engine}_{name}_{num_domains}.csv"
-    known = _read(path)
+    known = {row["seed"] for row in _read(path)}
     for seed in range(options.replicates):
-        if str(seed) in {row["seed"] for row in known}:
+        if str(seed) in known:
             continue
         started = time.perf_counter()
         try:
             row: dict[str, Any] = {"seed": seed, "failed": 0, **rank_once(law, num_domains, options.engine, seed)}
-        except UnreliableFit:
+        except (UnreliableFit, np.linalg.LinAlgError):
             row = {"seed": seed, "failed": 1}
         print(f"{path.stem} {seed}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
         _append(path, row, list(_fields(law, num_domains)))
-    rows = [row for row in _read(path) if int(row["seed"]) < options.replicates and row["failed"] == "0"]
-    return {key: [int(row[key]) for row in rows] for key in _fields(law, num_domains)[2:]}
+    every = [row for row in _read(path) if int(row["seed"]) < options.replicates]
+    rows = [row for row in every if row["failed"] == "0"]
+    return {key: [int(row[key]) for row in rows] for key in _fields(law, num_domains)[2:]}, len(every) - len(rows)
 
 
 def _fields(law: BoundLaw, num_domains: int) -> tuple[str, ...]:
