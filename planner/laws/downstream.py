@@ -1,4 +1,4 @@
-"""Scores of tasks: a sigmoid in a latent loss that is a sum of powers."""
+"""Scores of tasks: a sigmoid in a latent loss that is a power of a sum of powers."""
 
 import jax
 import numpy as np
@@ -13,8 +13,8 @@ from planner.laws.roles import (
     bounded_exp,
     only,
     positive,
-    power_parameters,
-    sum_of_terms,
+    power_of_sum,
+    shared_parameters,
 )
 
 
@@ -27,7 +27,7 @@ def _suits(axes: tuple[LawAxis, ...]) -> str | None:
 def _build(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
     def mean(theta: jax.Array, coordinates: jax.Array, context: Context) -> jax.Array:
         floor, height = floor_and_height(theta[0], context)
-        latent = sum_of_terms(theta[4:], coordinates - context.centre)
+        latent = power_of_sum(theta[4:], coordinates - context.centre)
         steepness = positive(theta[2])
         log_shape = jax.nn.log_sigmoid(steepness * (latent - 1.0 - theta[3]))
         return floor + height * bounded_exp(theta[1] + log_shape - jax.nn.log_sigmoid(-steepness * theta[3]))
@@ -39,7 +39,7 @@ def _build(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
             Parameter(name="log_amplitude", mean=0.0, sd=0.5, domain_sd=0.3),
             Parameter(name="log_steepness", mean=float(np.log(3.0)), sd=0.8, domain_sd=0.3),
             Parameter(name="middle", mean=0.0, sd=0.7, domain_sd=0.3),
-            *power_parameters(axes, float(-np.log(len(axes)))),
+            *shared_parameters(axes),
         ]
 
     return mean, parameters
@@ -47,7 +47,7 @@ def _build(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
 
 LATENT_LOSS = LawFamily(
     name="latent_loss",
-    formula="top - (top - E) sigmoid(-k (l - l0)), l = sum_a A_a x_a^-alpha_a",
+    formula="top - (top - E) sigmoid(-k (l - l0)), l = (sum_a A_a x_a^-alpha_a)^g",
     source="Bhagia et al. 2024 (model ladder), arXiv:2412.04403, both steps in one",
     suits=_suits,
     build=_build,

@@ -4,7 +4,16 @@ import jax
 import jax.numpy as jnp
 
 from planner.laws.base import Context, LawAxis, LawFamily, Parameter, floor_and_height, floor_parameter
-from planner.laws.roles import Mean, Parameters, only, positive, power_parameters, sum_of_terms
+from planner.laws.roles import (
+    Mean,
+    Parameters,
+    only,
+    positive,
+    power_of_sum,
+    power_parameters,
+    shared_parameters,
+    sum_of_terms,
+)
 
 _LOG_HALF = -0.6931
 
@@ -73,16 +82,16 @@ def _build_capped(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
     def mean(theta: jax.Array, coordinates: jax.Array, context: Context) -> jax.Array:
         floor, height = floor_and_height(theta[0], context)
         log_size = coordinates[size] - context.centre[size]
-        cap = theta[5] + coordinates[unique] + theta[6] * log_size
-        order = positive(theta[7])
+        cap = theta[6] + coordinates[unique] + theta[7] * log_size
+        order = positive(theta[8])
         log_worth = -jax.nn.logsumexp(-order * jnp.stack([coordinates[seen], cap])) / order
         worth = jnp.stack([log_size, log_worth - context.centre[seen]])
-        return floor + height * sum_of_terms(theta[1:5], worth)
+        return floor + height * power_of_sum(theta[1:6], worth)
 
     def parameters(context: Context) -> list[Parameter]:
         return [
             floor_parameter(context),
-            *power_parameters([axes[size], axes[seen]], _LOG_HALF),
+            *shared_parameters([axes[size], axes[seen]]),
             # Refits: k = 23 with a sharp turn; k = 197 N^-.13 (N in raw units) with a harmonic one.
             Parameter(name="log_cap", mean=2.7, sd=1.0, domain_sd=0.2),
             Parameter(name="cap_drift", mean=-0.1, sd=0.2, domain_sd=0.05),
@@ -102,7 +111,7 @@ EFFECTIVE_TOKENS = LawFamily(
 )
 CAPPED_TOKENS = LawFamily(
     name="capped_tokens",
-    formula="E + A N^-a + B T^-b, T^-q = D^-q + (k U N^d)^-q",
+    formula="E + (A N^-a + B T^-b)^g, T^-q = D^-q + (k U N^d)^-q",
     source="ScaleBench, arXiv:2604.22753, repeated-data forms 4 (q = 1) and 10 (d = 0)",
     suits=_suits,
     build=_build_capped,

@@ -70,6 +70,26 @@ def sum_of_terms(theta: jax.Array, u: jax.Array) -> jax.Array:
     return bounded_exp(theta[:num_axes] - positive(theta[num_axes:]) * u).sum()
 
 
+def shared_parameters(axes: Sequence[LawAxis]) -> list[Parameter]:
+    """Log power, then log amplitudes, then log exponents of a power of a sum of powers."""
+    return [
+        Parameter(name="log_power", mean=0.0, sd=0.6, domain_sd=0.15),
+        *(Parameter(name=f"log_amplitude_{a.name}", mean=0.0, sd=0.8, domain_sd=0.3) for a in axes),
+        *map(log_exponent_parameter, axes),
+    ]
+
+
+def power_of_sum(theta: jax.Array, u: jax.Array) -> jax.Array:
+    """(sum_a A_a e^(-alpha_a u_a / g) / num_axes)^g with the parameters of `shared_parameters`, u (A,) from the centre.
+
+    Sums and products of powers are its limits: axes that share what is left to learn are between them.
+    """
+    num_axes = u.shape[0]
+    power = jnp.exp(jnp.clip(theta[0], -3.0, 3.0))
+    log_terms = theta[1 : 1 + num_axes] - positive(theta[1 + num_axes :]) * u
+    return bounded_exp(power * (jax.nn.logsumexp(log_terms / power) - jnp.log(num_axes)))
+
+
 def slope_parameters(axes: Sequence[LawAxis], spread: np.ndarray) -> list[Parameter]:
     """Slopes of the log excess along further axes; of unknown sign for linear ones."""
     result = []

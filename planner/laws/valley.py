@@ -1,5 +1,7 @@
 """Powers of the scale axes, and a valley along every axis with an interior optimum."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +13,8 @@ from planner.laws.base import (
     Parameter,
     floor_and_height,
     floor_parameter,
-    log_exponent_parameter,
 )
-from planner.laws.roles import MAX_AXES, Mean, Parameters, bounded_exp, positive, power_parameters, sum_of_terms
+from planner.laws.roles import MAX_AXES, Mean, Parameters, power_of_sum, shared_parameters
 
 # Exponents of the optimum in model size and in data, (mean, sd).  Learning rate: N^-.71 D^.31 (Step Law), N^-.34
 # (Porian et al.), C^-.125 (DeepSeek), no drift under muP; batch size: D^.57, N^.70, C^.33 from the same sources.
@@ -125,60 +126,35 @@ class _Valleys:
         return result
 
 
-def _build_sum(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
+def _build(axes: tuple[LawAxis, ...], combine: Callable[[jax.Array, jax.Array], jax.Array]) -> tuple[Mean, Parameters]:
+    """`combine(term of the scale axes, penalty of the optimum axes)` is the response above the floor, in heights."""
     valleys = _Valleys(axes)
     scale_axes = [axes[i] for i in valleys.scales]
-    cut = 1 + 2 * len(scale_axes)
+    cut = 2 + 2 * len(scale_axes)
 
     def mean(theta: jax.Array, coordinates: jax.Array, context: Context) -> jax.Array:
         floor, height = floor_and_height(theta[0], context)
         u = coordinates - context.centre
-        return floor + height * (sum_of_terms(theta[1:cut], u[valleys.scales]) + valleys.penalty(theta[cut:], u))
+        return floor + height * combine(power_of_sum(theta[1:cut], u[valleys.scales]), valleys.penalty(theta[cut:], u))
 
     def parameters(context: Context) -> list[Parameter]:
-        share = float(-np.log(len(scale_axes)))
-        return [floor_parameter(context), *power_parameters(scale_axes, share), *valleys.parameters(context)]
-
-    return mean, parameters
-
-
-def _build_product(axes: tuple[LawAxis, ...]) -> tuple[Mean, Parameters]:
-    valleys = _Valleys(axes)
-    scale_axes = [axes[i] for i in valleys.scales]
-    cut = 2 + len(scale_axes)
-
-    def mean(theta: jax.Array, coordinates: jax.Array, context: Context) -> jax.Array:
-        floor, height = floor_and_height(theta[0], context)
-        u = coordinates - context.centre
-        fall = positive(theta[2:cut]) @ u[valleys.scales]
-        return floor + height * bounded_exp(theta[1] - fall) * (1.0 + valleys.penalty(theta[cut:], u))
-
-    def parameters(context: Context) -> list[Parameter]:
-        return [
-            floor_parameter(context),
-            Parameter(name="log_amplitude", mean=0.0, sd=0.5, domain_sd=0.3),
-            *(
-                Parameter(name=p.name, mean=p.mean - float(np.log(2.0)), sd=p.sd + 0.2, domain_sd=p.domain_sd)
-                for p in map(log_exponent_parameter, scale_axes)
-            ),
-            *valleys.parameters(context),
-        ]
+        return [floor_parameter(context), *shared_parameters(scale_axes), *valleys.parameters(context)]
 
     return mean, parameters
 
 
 VALLEY = LawFamily(
     name="valley",
-    formula="E + sum_a A_a x_a^-alpha_a + H ln(1 + v), v = sum_o c_o(x) q_o(ln x_o - ln x_o*(x)), q_o(u) = u^2 near 0, "
-    "ln c_o and ln x_o* linear in the other log axes",
+    formula="E + (sum_a A_a x_a^-alpha_a)^g + H ln(1 + v), v = sum_o c_o(x) q_o(ln x_o - ln x_o*(x)), "
+    "q_o(u) = u^2 near 0, ln c_o and ln x_o* linear in the other log axes",
     source="Li et al. 2025 (Step Law), arXiv:2503.04715; its refit in ScaleBench, arXiv:2604.22753, lr&bsz form 3",
     suits=_suits,
-    build=_build_sum,
+    build=lambda axes: _build(axes, lambda term, penalty: term + penalty),
 )
 VALLEY_PRODUCT = LawFamily(
     name="valley_product",
-    formula="E + A prod_a x_a^-alpha_a (1 + ln(1 + v)), v as in `valley`",
+    formula="E + (sum_a A_a x_a^-alpha_a)^g (1 + ln(1 + v)), v as in `valley`",
     source="ScaleBench, arXiv:2604.22753, lr&bsz form 6, with a valley that opens upwards and is bounded",
     suits=_suits,
-    build=_build_product,
+    build=lambda axes: _build(axes, lambda term, penalty: term * (1.0 + penalty)),
 )
