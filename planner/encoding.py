@@ -243,7 +243,7 @@ def _context(
         lower = 0.0
     if np.isfinite(lower) and reference <= lower:
         reference = lower + spread_y
-    return Context(centre, encoding.spread, *map(np.float64, (reference, spread_y, lower)))
+    return Context(centre, encoding.spread, np.asarray(reference), np.asarray(spread_y), np.asarray(lower))
 
 
 def _expected_range(spec: StudySpec) -> tuple[float, float]:

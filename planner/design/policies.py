@@ -154,7 +154,7 @@ def _first_of(plan: Plan, cost: np.ndarray, num: int) -> np.ndarray:
     members off for ever, one cheap run after another.
     """
     left = list(plan.picks)
-    chosen = []
+    chosen: list[int] = []
     while left and len(chosen) < num:
         gains = plan.first_gains[left]
         worth = np.where(gains >= _ENOUGH * gains.max(), gains / cost[left] ** 0.4, -1.0)

@@ -7,7 +7,8 @@ not depend on how well their common level is known.  An exponent is a contrast b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -110,6 +111,6 @@ def _ends_of_axis(spec: StudySpec, name: str, axis: str) -> TargetPoints:
     return TargetPoints(np.full(2, spec.domain_index(name)), x, np.array([[1.0, -1.0]]))
 
 
-def _points(spec: StudySpec, name: str, points: tuple) -> TargetPoints:  # type: ignore[type-arg]
+def _points(spec: StudySpec, name: str, points: Sequence[Mapping[str, Any]]) -> TargetPoints:
     x = [spec.point({k: v for k, v in p.items() if k != "domain"}) for p in points if p.get("domain", name) == name]
     return TargetPoints(np.full(len(x), spec.domain_index(name)), np.array(x).reshape(-1, len(spec.axis_names)), None)

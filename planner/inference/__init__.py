@@ -141,7 +141,7 @@ def _notes(spec: StudySpec, ready: Prepared) -> list[str]:
 
 def _axis_notes(ready: Prepared) -> list[str]:
     """Axes that the runs cannot tell apart, or never moved."""
-    notes = []
+    notes: list[str] = []
     x = ready.runs[:, 1:]
     if len(x) < 2:
         return notes

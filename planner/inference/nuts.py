@@ -198,7 +198,7 @@ def _draw_weights(
     solved = jax.scipy.linalg.cho_solve((factor, True), gap[..., None])[..., 0]
     raw = prior + jnp.einsum("gnm,gn->gm", common, solved)
     # The factors of the discrepancy come first; the effects of training runs that ended say nothing of new ones.
-    return data.context.scale * jnp.exp(sites["log_discrepancy"]) * raw[:, : data.phi.shape[-1]]
+    return jnp.asarray(data.context.scale) * jnp.exp(sites["log_discrepancy"]) * raw[:, : data.phi.shape[-1]]
 
 
 def _diagnose(sites: Mapping[str, np.ndarray], extra: Mapping[str, np.ndarray]) -> FitInfo:

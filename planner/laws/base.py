@@ -110,7 +110,7 @@ def floor_and_height(phi: jax.Array, context: Context) -> tuple[jax.Array, jax.A
         (context.reference - safe_lower) * jax.nn.sigmoid(-phi),
         context.scale * jnp.exp(phi),
     )
-    return context.reference - height, height
+    return jnp.asarray(context.reference) - height, height
 
 
 def log_exponent_parameter(axis: LawAxis, suffix: str = "") -> Parameter:
