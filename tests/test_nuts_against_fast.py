@@ -1,0 +1,134 @@
+"""The fast engine against NUTS on the same density: 5 % and 95 % quantiles of predictions far from the runs.
+
+Each study takes a minute or two.  The difference of a quantile is measured in widths of the 5-95 % interval.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from planner import laws
+from planner.inference import discrepancy
+from planner.inference.data import FitData, bind, bucket
+from planner.inference.draws import LawDraws, draw
+from planner.inference.laplace import fit_law
+from planner.inference.nuts import fit_nuts, require_reliable
+
+AXES = (laws.LawAxis(name="N", role="parameters"), laws.LawAxis(name="D", role="tokens"))
+LOW, HIGH = np.log([3e7, 1e9]), np.log([1e9, 2e10])  # N then D
+TARGETS = np.log([[1e9, 2e10], [3e9, 6e10], [1e10, 2e11], [7e10, 1.4e12], [1e10, 2e10], [1e9, 2e11]])
+NUM_DRAWS = 4000
+
+
+class Study(NamedTuple):
+    data: FitData
+    basis: discrepancy.Basis
+    points: np.ndarray  # (P, A) targets
+    domain: np.ndarray  # (P,)
+    law: str
+
+
+def _designs(rng: np.random.Generator, num_runs: int) -> np.ndarray:
+    return np.column_stack([rng.uniform(*LOW, num_runs), rng.uniform(*HIGH, num_runs)])
+
+
+def _encode(x: np.ndarray, y: np.ndarray, group: np.ndarray, law: str) -> Study:
+    num_domains = int(group.max()) + 1
+    grid = np.stack(np.meshgrid(np.linspace(*LOW, 8), np.linspace(*HIGH, 8)), axis=-1).reshape(-1, 2)
+    spread = grid.std(0)
+    context = laws.Context(x.mean(0), spread, np.float64(np.median(y)), np.float64(y.std()), np.float64(0.0))
+    basis = discrepancy.choose_basis(np.concatenate([x, TARGETS, grid]), 3.0 * spread, num_features=40)
+    num_rows = bucket(int(np.bincount(group).max()))
+    coordinates = np.broadcast_to(context.centre, (num_domains, num_rows, 2)).copy()
+    response, is_real = np.zeros((num_domains, num_rows)), np.zeros((num_domains, num_rows), dtype=bool)
+    order = np.full((num_domains, num_rows), 10**6)
+    for g in range(num_domains):
+        mine = np.flatnonzero(group == g)
+        coordinates[g, : len(mine)], response[g, : len(mine)], is_real[g, : len(mine)] = x[mine], y[mine], True
+        order[g, : len(mine)] = mine
+    phi, missed = discrepancy.features(basis, coordinates)
+    phi, missed = phi * is_real[..., None], missed * is_real
+    known_var, curve = np.zeros_like(response), np.zeros((num_domains, num_rows, 0))
+    design = np.ones((num_domains, 1))
+    data = FitData(response, coordinates, is_real, known_var, order, phi, missed, curve, design, context)
+    domain = np.repeat(np.arange(num_domains), len(TARGETS))
+    return Study(data, basis, np.tile(TARGETS, (num_domains, 1)), domain, law)
+
+
+def well_specified() -> Study:
+    """Twenty runs of the law of Hoffmann et al. 2022."""
+    rng = np.random.default_rng(3)
+    x = _designs(rng, 20)
+    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.004 * rng.standard_t(4, 20)
+    return _encode(x, y, np.zeros(20, dtype=int), "sum_of_powers")
+
+
+def misspecified_with_outliers() -> Study:
+    """Thirty runs that no product of powers fits, two of them forty times the noise off."""
+    rng = np.random.default_rng(4)
+    x = _designs(rng, 30)
+    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.005 * rng.standard_t(4, 30)
+    y[[5, 17]] += 0.2
+    return _encode(x, y, np.zeros(30, dtype=int), "product_of_powers")
+
+
+def hierarchical() -> Study:
+    """Four domains of ten runs whose floors and exponents differ by a tenth."""
+    rng = np.random.default_rng(5)
+    group = np.repeat(np.arange(4), 10)
+    x = _designs(rng, 40)
+    floor, of_n, of_d = np.array([[1.7], [0.34], [0.28]]) * np.exp(0.1 * rng.standard_normal((3, 4)))
+    y = floor[group] + np.exp(6.0 + 18.0 * (of_n[group] - 0.34) - of_n[group] * x[:, 0])
+    y = y + np.exp(6.0 + 22.0 * (of_d[group] - 0.28) - of_d[group] * x[:, 1])
+    return _encode(x, y + 0.006 * rng.standard_t(4, 40), group, "product_of_powers")
+
+
+def predictions(study: Study, draws: LawDraws, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Mean responses at the targets, discrepancy included, and responses of new runs there, (S, P)."""
+    phi, missed = discrepancy.features(study.basis, study.points)
+    mean = draws.law.value_at(draws.theta[:, study.domain], study.points)
+    mean = mean + np.einsum("spm,pm->sp", draws.weights[:, study.domain], phi)
+    mean = mean + draws.discrepancy_sd[:, None] * np.sqrt(missed) * rng.standard_normal(mean.shape)
+    return mean, mean + draws.noise_sd[:, None] * rng.standard_t(4, mean.shape)
+
+
+def disagreement(fast: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Differences of the 5 % and 95 % quantiles in widths of the reference's interval, (2, P)."""
+    wanted = np.quantile(reference, [0.05, 0.95], axis=0)
+    return np.abs(np.quantile(fast, [0.05, 0.95], axis=0) - wanted) / (wanted[1] - wanted[0])
+
+
+# One set of noise multipliers, fixed where the noise is as large as the outliers ask for, serves every node.
+_LOCKED_NOISE = pytest.mark.xfail(
+    raises=AssertionError, strict=True, reason="outliers lock the noise of the fast engine"
+)
+# Measured .150: intervals of the fast engine are a fifth too narrow where the scales and the law trade.
+_TOO_NARROW = pytest.mark.xfail(raises=AssertionError, strict=False, reason="the fast engine is too narrow here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(well_specified, marks=_TOO_NARROW, id="well_specified"),
+        pytest.param(misspecified_with_outliers, marks=_LOCKED_NOISE, id="misspecified_with_outliers"),
+        pytest.param(hierarchical, id="hierarchical"),
+    ],
+)
+def test_fast_engine_agrees_with_nuts(make: Callable[[], Study]) -> None:
+    study = make()
+    (law,) = laws.select(AXES, study.law)
+    fit = fit_law(bind(law, study.data.context), study.data, seed=0)
+    fast = draw(fit, study.data, NUM_DRAWS, np.random.default_rng(0))
+    sizes = {"num_warmup": 400, "num_draws": 800, "num_chains": 4}
+    exact, info = fit_nuts(jax.random.key(0), fit.law, study.data, **sizes, starts=fit.basins)
+    require_reliable(info, max_r_hat=1.03)
+    of_fast = predictions(study, fast, np.random.default_rng(1))
+    of_exact = predictions(study, exact, np.random.default_rng(2))
+    for name, one, other in zip(("mean response", "new run"), of_fast, of_exact, strict=True):
+        worst = disagreement(one, other).max(axis=0)
+        # The quantiles of NUTS themselves err by about .03 widths at 500 effective draws.
+        assert worst.max() < 0.15, f"{name}: {worst.round(3)}"
