@@ -299,8 +299,9 @@ def test_a_study_from_beginning_to_end(tmp_path: Path, template: str) -> None:
         return Done(done.returncode, done.stdout, done.stderr).document
 
     assert _planner("init", "mine", "--template", template, cwd=tmp_path).returncode == 0
-    axes = {axis["name"]: axis["high"] for axis in call("check", "mine.toml")["axes"]}
-    total = call("check", "mine.toml")["budget"]["total"]
+    checked = call("check", "mine.toml")
+    axes = {axis["name"]: axis["high"] for axis in checked["axes"]}
+    total, domain = checked["budget"]["total"], checked["domains"][0]
     point = ",".join(f"{name}={value:g}" for name, value in axes.items())
     before = call("predict", "mine.toml", "--at", point)
     assert {flag for row in before["points"] for flag in row["flags"]} == {"prior only"}
@@ -310,10 +311,11 @@ def test_a_study_from_beginning_to_end(tmp_path: Path, template: str) -> None:
     for old, new in zip(before["points"], after["points"], strict=True):
         assert new["q05"] <= new["q25"] <= new["median"] <= new["q75"] <= new["q95"]
         assert new["q95"] - new["q05"] < old["q95"] - old["q05"]
-    recipe = call("recipe", "mine.toml", "--budget", total)
-    for answer in recipe["recipes"]:
-        assert 0 < answer["joint"]["cost"] <= total * (1 + 1e-6)
-        assert all(math.isfinite(row["median"]) and row["q05"] <= row["median"] <= row["q95"] for row in answer["axes"])
-    assert call("recipe", "mine.toml", "--budget", total) == recipe
+    question = ("recipe", "mine.toml", "--budget", total, "--domain", domain)
+    recipe = call(*question)
+    answer = recipe["recipes"][0]
+    assert answer["domain"] == domain and 0 < answer["joint"]["cost"] <= total * (1 + 1e-6)
+    assert all(math.isfinite(row["median"]) and row["q05"] <= row["median"] <= row["q95"] for row in answer["axes"])
+    assert call(*question) == recipe
     cheap = _planner("recipe", "mine.toml", "--budget", "1e-9", "--json", cwd=tmp_path)
     assert cheap.returncode == 3 and json.loads(cheap.stdout)["error"]["kind"] == "NothingAffordable"
