@@ -83,7 +83,8 @@ def spread_shares(weights: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.
         # What the full shares refuse is split among the others, first by weight, then evenly where no weight is left.
         open_share = room - shares > 1e-15
         wanted = np.where(open_share, weights, 0.0)
-        stuck = wanted.sum(axis=1) <= 0
+        # Weights so small that their sum cannot be divided by count as none.
+        stuck = wanted.sum(axis=1) < 1e-200
         wanted[stuck] = open_share[stuck]
         total = np.maximum(wanted.sum(axis=1, keepdims=True), 1e-300)
         left = free - shares.sum(axis=1, keepdims=True)
