@@ -1,7 +1,11 @@
 """The language-model trainer: its family of shapes, its text, its training loop and its manners as a job."""
 
+import csv
+import itertools
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +13,13 @@ import jax
 import numpy as np
 import pytest
 
+import planner.spec
 from backends import jobfile
 from backends.trainers import corpus, language_model, transformer
 from backends.trainers import transformer_steps as steps
 from backends.trainers import transformer_training as training
 
+ROOT = Path(__file__).resolve().parents[1]
 TINY = {"N": 6e3, "D": 2e4}
 OPTIONS: dict[str, Any] = {"context": 32, "batch_size": 4, "held_out_bytes": 2048}
 SETTINGS = training.Settings(**OPTIONS)
@@ -332,9 +338,29 @@ def test_an_axis_may_be_a_setting() -> None:
     assert settings == {"batch_size": 8, "schedule": "wsd"}
 
 
-def test_importing_the_trainer_starts_no_jax() -> None:
-    import subprocess
-    import sys
+def test_the_example_study_prices_runs_as_the_trainer_does() -> None:
+    spec = planner.spec.load_study_spec(ROOT / "examples" / "language_model.toml")
+    assert spec.backend.options["trainer"] == "backends.trainers.language_model:train"
+    corners = itertools.product(*((axis.low, axis.high) for axis in spec.axes))
+    for domain, (parameters, tokens) in itertools.product(spec.domain_names, corners):
+        plan = training.plan_run(parameters, tokens, training.Settings())
+        price = spec.cost_of(domain, {"N": parameters, "D": tokens})
+        assert plan.cost_after(plan.steps) == pytest.approx(price, rel=0.05)
+        assert corpus.load_corpus(domain).train.size > tokens / 5  # at most five passes
 
+
+def test_recorded_losses_fall_along_both_axes() -> None:
+    with (ROOT / "benchmarks" / "data" / "language_model_grid.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    losses = {
+        (row["domain"], float(row["N"]), float(row["D"])): float(row["loss"]) for row in rows if row["seed"] == "0"
+    }
+    assert len(losses) == 24
+    for (domain, parameters, tokens), loss in losses.items():
+        for more in ((domain, 4 * parameters, tokens), (domain, parameters, 4 * tokens)):
+            assert losses.get(more, 0.0) < loss
+
+
+def test_importing_the_trainer_starts_no_jax() -> None:
     code = "import sys, backends.trainers.language_model; assert not {'jax', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -142,7 +142,7 @@ def train_model(
     if checkpoint is not None:
         state = load_state(checkpoint, identity, like=state)
     done, train_loss = int(state.step), math.nan
-    evaluate_every = max(plan.steps // 8, EVALUATE_BYTES // plan.bytes_per_step)
+    evaluate_every = max(-(-plan.steps // 8), EVALUATE_BYTES // plan.bytes_per_step)
     saved_at = told_at = time.monotonic()
     while done < plan.steps:
         reason = stop_reason()
