@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import digamma, gammaln, ndtri
 from scipy.stats import qmc
 
+from planner.errors import UnreliableFit
 from planner.inference import arrow, noise
 from planner.inference.basins import find_basins, thin
 from planner.inference.data import (
@@ -118,24 +119,28 @@ def _log_prior(nodes: np.ndarray, priors: np.ndarray) -> np.ndarray:
     return (-0.5 * ((nodes - priors[:, 0]) / priors[:, 1]) ** 2 - np.log(priors[:, 1])).sum(axis=1)
 
 
-def residual_moments(data: FitData, linear: Linear, conditional: Conditional, node: int) -> np.ndarray:
-    """Expected squared noise of every run at one node, (G, n): what Student-t weights are made of."""
+def _noise_ratio(
+    data: FitData, linear: Linear, conditional: Conditional, scales: Scales, student: np.ndarray
+) -> np.ndarray:
+    """Expected square of the heavy-tailed part of every run's noise over its squared scale, (N, G, n)."""
     posterior, marginal = conditional.posterior, conditional.marginal
-    jacobian = linear.jacobian[node] if linear.jacobian.ndim == 4 else linear.jacobian
-    pseudo = linear.pseudo[node] if linear.pseudo.ndim == 3 else linear.pseudo
-    one = marginal.at(node)
-    residual = pseudo - (jacobian @ posterior.theta[node][..., None])[..., 0]
-    diagonal = one.diagonal
-    # y - f - delta has posterior mean D K^-1 r and variance D - D K^-1 D, law uncertainty carried through both.
-    noise_mean = diagonal * one.solve(residual[..., None])[..., 0]
-    root = np.concatenate([posterior.root[node], posterior.lever[node]], axis=-1)
-    spread = diagonal[..., None] * one.solve(jacobian @ root)
-    variance = diagonal - diagonal**2 * one.inverse_diagonal() + (spread**2).sum(-1)
-    return np.where(data.is_real, noise_mean**2 + np.maximum(variance, 0.0), diagonal)
+    residual = linear.pseudo - (linear.jacobian @ posterior.theta[..., None])[..., 0]
+    diagonal = marginal.diagonal
+    root = np.concatenate([posterior.root, posterior.lever], axis=-1)
+    solved = marginal.solve(np.concatenate([residual[..., None], linear.jacobian @ root], axis=-1))
+    # The noise has posterior mean D K^-1 r and variance D - D K^-1 D, the uncertainty of the law carried through both.
+    mean = diagonal * solved[..., 0]
+    variance = diagonal - diagonal**2 * marginal.inverse_diagonal()
+    variance = np.maximum(variance + ((diagonal[..., None] * solved[..., 1:]) ** 2).sum(-1), 0.0)
+    unit = data.context.scale**2 * np.exp(2.0 * scales.log_noise)[:, None, None]
+    # The rest of D is known variance and what the features miss, neither of which has heavy tails.
+    tailed = unit / student
+    share = np.where(data.is_real, tailed / diagonal, 1.0)
+    return (share**2 * (mean**2 + variance) + share * (diagonal - tailed) * data.is_real) / unit
 
 
-def _student_correction(student: np.ndarray, ratio: np.ndarray, is_real: np.ndarray) -> float:
-    """What the variational bound adds to the Gaussian evidence for the mixing weights of Student-t noise.
+def _student_correction(student: np.ndarray, ratio: np.ndarray, is_real: np.ndarray) -> np.ndarray:
+    """What the variational bound adds to the Gaussian evidence for the multipliers of Student-t noise, (N,).
 
     q(lambda) = Gamma((v + 1)/2, (v + ratio)/2) with ratio = expected squared noise over variance; p = Gamma(v/2, v/2).
     """
@@ -151,25 +156,38 @@ def _student_correction(student: np.ndarray, ratio: np.ndarray, is_real: np.ndar
         + (shape_q - shape_p) * expected_log
         - (rate_q - rate_p) * shape_q / rate_q
     )
-    return float(np.where(is_real, 0.5 * (expected_log - np.log(student)) - divergence, 0.0).sum())
+    return np.where(is_real, 0.5 * (expected_log - np.log(student)) - divergence, 0.0).sum((-1, -2))
 
 
-def student_at(law: BoundLaw, data: FitData, linear: Linear, scales: Scales) -> tuple[np.ndarray, np.ndarray]:
-    """Noise multipliers (G, n) at one node of the scales, and expected squared noise over variance (G, n)."""
-    student = np.ones(data.y.shape)
-    noise_var = float(np.exp(2.0 * scales.log_noise[0])) * data.context.scale**2 + data.known_var
+def bound_evidence(law: BoundLaw, data: FitData, linear: Linear, scales: Scales) -> tuple[np.ndarray, np.ndarray]:
+    """Variational bound of the log evidence at every node (N,) and the noise multipliers there (N, G, n).
+
+    Every node has multipliers of its own: under those of another, an outlier would lock the noise at the size it asks
+    for, and no node with small noise could win.
+    """
+    value = linear.pseudo - (linear.jacobian @ linear.theta0[..., None])[..., 0]
+    unit, amplitude_sq = (
+        data.context.scale**2 * np.exp(2.0 * log_scale)[:, None, None]
+        for log_scale in (scales.log_noise, scales.log_discrepancy)
+    )
+    # From robust to Gaussian: a run that the mode misses starts as an outlier.
+    student = noise.student_weights(value**2, unit + amplitude_sq + data.known_var)
+    student = np.where(data.is_real, student, 1.0)
+    ratio = student
     for _ in range(_STUDENT_ROUNDS):
         conditional = condition(law, data, linear, scales, student)
-        ratio = residual_moments(data, linear, conditional, 0) / noise_var
+        ratio = _noise_ratio(data, linear, conditional, scales, student)
         student = np.where(data.is_real, noise.student_weights(ratio, np.ones(())), 1.0)
-    return student, ratio
+    conditional = condition(law, data, linear, scales, student)
+    bound = conditional.log_evidence + _student_correction(student, ratio, data.is_real)
+    return np.where(np.isfinite(bound), bound, -np.inf), student
 
 
 class _Nodes(NamedTuple):
     scales: np.ndarray  # (N, H) resampled nodes
     weight: np.ndarray  # (N,)
     log_evidence: float  # of the basin, scales integrated out
-    student: np.ndarray  # (G, n)
+    student: np.ndarray  # (N, G, n)
 
 
 def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: int, seed: int) -> _Nodes:
@@ -179,23 +197,14 @@ def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: in
     normal = ndtri(
         np.clip(qmc.Sobol(len(priors), rng=np.random.default_rng(seed)).random(_NODES_A_ROUND), 1e-6, 1 - 1e-6)
     )
-    student = np.ones(data.y.shape)
     mean, root = prior_mean, np.diag(prior_sd)
-    correction = 0.0
-    nodes, log_target, proposals = [], [], []
+    nodes, log_target, proposals, students = [], [], [], []
     for round_index in range(_MAX_ROUNDS):
         new = mean + normal @ root.T
         new = np.clip(new, prior_mean - 5 * prior_sd, prior_mean + 5 * prior_sd)
-        conditional = condition(law, data, linear, _unpack(new, data), student)
-        value = conditional.log_evidence + _log_prior(new, priors)
-        value = np.where(np.isfinite(value), value, -np.inf)
-        if round_index == 0:
-            # Fix the noise weights once, at the best node; evidence under other weights is not comparable.
-            best = int(np.argmax(value))
-            student, ratio = student_at(law, data, linear, _unpack(new[best : best + 1], data))
-            correction = _student_correction(student, ratio, data.is_real)
-            value = condition(law, data, linear, _unpack(new, data), student).log_evidence + _log_prior(new, priors)
-            value = np.where(np.isfinite(value), value, -np.inf)
+        bound, student = bound_evidence(law, data, linear, _unpack(new, data))
+        value = bound + _log_prior(new, priors)
+        students.append(student)
         nodes.append(new)
         log_target.append(value)
         proposals.append((mean, root))
@@ -209,21 +218,20 @@ def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: in
         # Inflated, and never narrower than a part of the prior: a few lucky nodes must not close the search.
         covariance = 1.5 * (every - mean).T @ ((every - mean) * weight[:, None]) + np.diag((0.15 * prior_sd) ** 2)
         root = np.linalg.cholesky(covariance)
-    log_evidence = float(np.log(np.mean(np.exp(log_weight - log_weight.max()))) + log_weight.max()) + correction
+    log_evidence = float(np.log(np.mean(np.exp(log_weight - log_weight.max()))) + log_weight.max())
     positions = (np.arange(num_keep) + 0.5) / num_keep
     order = np.argsort(every[:, 0])
     picked = order[np.searchsorted(np.cumsum(weight[order]), positions).clip(max=len(order) - 1)]
     unique, counts = np.unique(picked, return_counts=True)
-    return _Nodes(every[unique], counts / num_keep, log_evidence, student)
+    return _Nodes(every[unique], counts / num_keep, log_evidence, np.concatenate(students)[unique])
 
 
 def _student_of_all(law: BoundLaw, data: FitData, theta: np.ndarray, part: _Nodes, thinned: FitData) -> np.ndarray:
-    """Noise multipliers of all runs where the scales were learned from a part of them."""
+    """Noise multipliers of all runs (N, G, n) where the scales were learned from a part of them."""
     if thinned is data:
         return part.student
     linear = Linear(*(array[0] for array in linearise(law, data, theta[None])))
-    middle = np.argsort(part.scales[:, 0])[len(part.scales) // 2]
-    return student_at(law, data, linear, _unpack(part.scales[middle : middle + 1], data))[0]
+    return bound_evidence(law, data, linear, _unpack(part.scales, data))[1]
 
 
 def _log_mixture(points: np.ndarray, proposals: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -245,14 +253,15 @@ def fit_law(
     linears = [Linear(*(array[b] for array in at_modes)) for b in range(len(basins.theta))]
     parts = [_sample_scales(law, thinned, linear, num_keep=num_nodes, seed=seed + 1) for linear in linears]
     evidence = np.array([part.log_evidence for part in parts])
+    if not np.isfinite(evidence).any():
+        raise UnreliableFit(f"law {law.law.name!r} has no finite likelihood for these runs; leave it out of [laws] use")
     basin_weight = np.exp(evidence - evidence.max())
     basin_weight /= basin_weight.sum()
     kept = [b for b in range(len(parts)) if basin_weight[b] > 0.02]
     nodes = np.concatenate([parts[b].scales for b in kept])
     weight = np.concatenate([basin_weight[b] * parts[b].weight for b in kept])
     sizes = [len(parts[b].scales) for b in kept]
-    students = np.stack([_student_of_all(law, data, basins.theta[b], parts[b], thinned) for b in kept])
-    student = np.repeat(students, sizes, axis=0)
+    student = np.concatenate([_student_of_all(law, data, basins.theta[b], parts[b], thinned) for b in kept])
     theta = np.repeat(basins.theta[kept], sizes, axis=0)
     padding = 2 * num_nodes - len(nodes)
     pad = lambda array: np.concatenate([array, np.repeat(array[:1], padding, 0)])  # noqa: E731
@@ -262,7 +271,9 @@ def fit_law(
     for _ in range(_REFINEMENTS):
         linear = linearise(law, data, theta)
         conditional = condition(law, data, linear, scales, student)
-        # Half-way at first: at a broad node the full Gauss-Newton step may leave the region where it holds.
+        ratio = _noise_ratio(data, linear, conditional, scales, student)
+        student = np.where(data.is_real, noise.student_weights(ratio, np.ones(())), 1.0)
+        # At a broad node the full Gauss-Newton step may leave the region where it holds.
         limit = 2.0 * law.prior_sd
         theta = theta + np.clip(conditional.posterior.theta - theta, -limit, limit)
     linear = linearise(law, data, theta)
