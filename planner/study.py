@@ -300,7 +300,7 @@ class Study:
             warnings=self.warnings,
         )
 
-    def posterior(self, *, engine: str = "laplace", num_draws: int = 1000) -> StudyPosterior:
+    def posterior(self, *, engine: str = "refined", num_draws: int = 1000) -> StudyPosterior:
         """What the finished runs say, as draws; kept beside the study until another run ends."""
         from planner import cache, candidates, inference
 

@@ -13,9 +13,10 @@ import pytest
 from planner import laws
 from planner.inference import discrepancy
 from planner.inference.data import FitData, bind, bucket
-from planner.inference.draws import LawDraws, draw
+from planner.inference.draws import LawDraws
 from planner.inference.laplace import fit_law
 from planner.inference.nuts import fit_nuts, require_reliable
+from planner.inference.refinement import refine
 
 AXES = (laws.LawAxis(name="N", role="parameters"), laws.LawAxis(name="D", role="tokens"))
 LOW, HIGH = np.log([3e7, 1e9]), np.log([1e9, 2e10])  # N then D
@@ -101,28 +102,13 @@ def disagreement(fast: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return np.abs(np.quantile(fast, [0.05, 0.95], axis=0) - wanted) / (wanted[1] - wanted[0])
 
 
-# One set of noise multipliers, fixed where the noise is as large as the outliers ask for, serves every node.
-_LOCKED_NOISE = pytest.mark.xfail(
-    raises=AssertionError, strict=True, reason="outliers lock the noise of the fast engine"
-)
-# Measured .150: intervals of the fast engine are a fifth too narrow where the scales and the law trade.
-_TOO_NARROW = pytest.mark.xfail(raises=AssertionError, strict=False, reason="the fast engine is too narrow here")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(well_specified, marks=_TOO_NARROW, id="well_specified"),
-        pytest.param(misspecified_with_outliers, marks=_LOCKED_NOISE, id="misspecified_with_outliers"),
-        pytest.param(hierarchical, id="hierarchical"),
-    ],
-)
+@pytest.mark.parametrize("make", [well_specified, misspecified_with_outliers, hierarchical])
 def test_fast_engine_agrees_with_nuts(make: Callable[[], Study]) -> None:
     study = make()
     (law,) = laws.select(AXES, study.law)
     fit = fit_law(bind(law, study.data.context), study.data, seed=0)
-    fast = draw(fit, study.data, NUM_DRAWS, np.random.default_rng(0))
+    fast = refine(fit, study.data, NUM_DRAWS, seed=0)
     sizes = {"num_warmup": 400, "num_draws": 800, "num_chains": 4}
     exact, info = fit_nuts(jax.random.key(0), fit.law, study.data, **sizes, starts=fit.basins)
     require_reliable(info, max_r_hat=1.03)
