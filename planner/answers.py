@@ -87,6 +87,15 @@ def prediction_columns(
     return columns
 
 
+def prediction(spec: StudySpec, posterior: StudyPosterior, index: np.ndarray, x: np.ndarray) -> dict[str, Any]:
+    """`prediction_columns` as "columns", with the weights of the "laws" and the "notes" of the posterior."""
+    return {
+        "columns": prediction_columns(spec, posterior, index, x),
+        "laws": dict(zip(posterior.law_names, posterior.weights.tolist(), strict=True)),
+        "notes": list(posterior.notes),
+    }
+
+
 def flags_of(domain: int, distance: float, with_runs: set[int]) -> list[str]:
     """What to know before trusting an answer; empty when the answer rests on runs nearby."""
     if not with_runs:

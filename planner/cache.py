@@ -70,6 +70,17 @@ def _key(spec: StudySpec, outcomes: Sequence[Outcome], question: Mapping[str, An
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
+def values_to_arrays(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Plain values as one array of text; `values_from_arrays` is the inverse."""
+    return {"values": np.array(json.dumps(values))}
+
+
+def values_from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The values that `values_to_arrays` wrote."""
+    values: dict[str, Any] = json.loads(str(arrays["values"]))
+    return values
+
+
 def load(path: Path) -> dict[str, np.ndarray] | None:
     """The arrays in `path`, None where there is no file.  Raises `ValueError` for a file that is not whole."""
     try:

@@ -260,16 +260,14 @@ def predict(
         raise InputError("name at least one point, such as --at N=1e9,D=2e10")
     points = [_pairs(point.split(",")) for point in at]
     with _open(file) as study:
-        columns = study.prediction_columns(points, domain)
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        posterior = study.posterior()
-        notes = list(posterior.notes)
+        answer = study.prediction(points, domain)
+        columns, notes = answer["columns"], answer["notes"]
         document = {
             "study": study.spec.name,
             "response": study.spec.response.name,
             "axes": list(study.spec.axis_names),
-            "points": rows,
-            "laws": dict(zip(posterior.law_names, posterior.weights.tolist(), strict=True)),
+            "points": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+            "laws": answer["laws"],
             "notes": notes,
         }
         _show(document, "predictions", as_json, [*study.warnings, *notes])

@@ -112,7 +112,7 @@ def run(folder: Path | None, *, seed: int) -> None:
 def _show_predictions(study: Study, truth: Any) -> None:
     """Predictions beyond the runs against the truth, and how many 90 % intervals hold it."""
     print("\nworking out predictions beyond all runs", file=sys.stderr)
-    columns = study.prediction_columns(POINTS)
+    columns = study.prediction(POINTS)["columns"]
     rows, inside = [], 0
     for number, domain in enumerate(columns["domain"]):
         point = {name: columns[name][number] for name in ("N", "D")}

@@ -270,14 +270,23 @@ class Study:
         """
         import pandas as pd
 
-        return pd.DataFrame(self.prediction_columns(points, domain))
+        return pd.DataFrame(self.prediction(points, domain)["columns"])
 
-    def prediction_columns(self, points: Any, domain: str | None = None) -> dict[str, Sequence[Any]]:
-        """`predict` as a dictionary of columns, for programs without pandas."""
-        from planner import answers
+    def prediction(self, points: Any, domain: str | None = None) -> dict[str, Any]:
+        """`predict` as plain values: "columns", the weights of the "laws", and "notes" on the posterior."""
+        from planner import answers, cache
 
         index, x = answers.read_points(self.spec, points, domain)
-        return answers.prediction_columns(self.spec, self.posterior(), index, x)
+        return cache.remembered(
+            self.spec,
+            self._outcomes(),
+            "prediction",
+            {"domains": index.tolist(), "x": x.tolist()},
+            compute=lambda: answers.prediction(self.spec, self.posterior(), index, x),
+            to_arrays=cache.values_to_arrays,
+            from_arrays=cache.values_from_arrays,
+            warnings=self.warnings,
+        )
 
     def recipe(self, budget: float, domain: str | None = None) -> RecipeAnswer:
         """What to buy for one run of at most `budget`, with its uncertainty; see `planner.advice.RecipeAnswer`.
