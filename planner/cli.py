@@ -292,6 +292,21 @@ def recipe(
         _show(document, "recipes", as_json, study.warnings)
 
 
+@app.command()
+def audit(file: StudyFile, as_json: Json = False) -> None:
+    """Check whether the posterior is to be trusted, and say why not; exit 4 when no law fits."""
+    _prepare_numerics()
+    from planner import verdict
+    from planner.errors import UnreliableFit
+
+    with _open(file) as study:
+        document = study.audit().document()
+        _show(document, "audit", as_json, study.warnings)
+    if document["verdict"] == verdict.NO_LAW:
+        print(f"error: no law fits: {'; '.join(document['failures'])}", file=sys.stderr)
+        raise typer.Exit(UnreliableFit.exit_code)
+
+
 # ---- printing and arguments -----------------------------------------------------------------------------------------
 
 

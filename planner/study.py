@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from planner.advice import RecipeAnswer
+    from planner.audit import Audit
     from planner.execution import Backend
     from planner.inference import StudyPosterior
     from planner.loop import Ended, Watcher
@@ -306,6 +307,22 @@ class Study:
             compute=lambda: advice.recipe_answer(self.spec, self.posterior(), float(budget), name),
             to_arrays=advice.RecipeAnswer.to_arrays,
             from_arrays=advice.RecipeAnswer.from_arrays,
+            warnings=self.warnings,
+        )
+
+    def audit(self) -> Audit:
+        """Whether the posterior is to be trusted, and why; see `planner.audit.Audit` and `planner.verdict`."""
+        from planner import audit, cache
+
+        outcomes = self._outcomes()
+        return cache.remembered(
+            self.spec,
+            outcomes,
+            "audit",
+            {},
+            compute=lambda: audit.audit_study(self.spec, outcomes, self.posterior(), self.recipe),
+            to_arrays=audit.Audit.to_arrays,
+            from_arrays=audit.Audit.from_arrays,
             warnings=self.warnings,
         )
 

@@ -222,6 +222,13 @@ def _recipe(answer: Mapping[str, Any], response: str) -> list[str]:
     ]
 
 
+def audit(document: Mapping[str, Any]) -> list[str]:
+    """The document of `Study.audit`."""
+    from planner.report import audits  # which builds on this module
+
+    return audits.render(document)
+
+
 def interval(low: float | None, high: float | None) -> str:
     """[low, high], with few digits."""
     return f"[{number(low)}, {number(high)}]"
