@@ -123,8 +123,13 @@ _MEANS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 def bound_law(name: str) -> BoundLaw:
     """The law with its priors in the one context of this benchmark."""
     spread = (_HIGH - _LOW) / np.sqrt(12.0)  # of designs spread evenly over the box
-    level = (np.float64(value) for value in (_REFERENCE, _SCALE, _LOWER))
-    context = laws.Context(0.5 * (_LOW + _HIGH), spread, *level)
+    context = laws.Context(
+        centre=0.5 * (_LOW + _HIGH),
+        spread=spread,
+        reference=np.asarray(_REFERENCE),
+        scale=np.asarray(_SCALE),
+        lower=np.asarray(_LOWER),
+    )
     return bind(laws.select(_AXES, [name])[0], context)
 
 
