@@ -34,7 +34,8 @@ from planner.inference.data import (
     bucket,
 )
 from planner.inference.draws import LawDraws, draw
-from planner.inference.laplace import fit_law
+from planner.inference.laplace import LawFit, fit_law
+from planner.inference.refinement import refine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NUM_BINS = 20
@@ -68,7 +69,7 @@ class Truth(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of this command."""
     parser.add_argument("--replicates", type=int, default=300)
-    parser.add_argument("--engine", choices=("laplace", "nuts"), default="laplace")
+    parser.add_argument("--engine", choices=("laplace", "refined", "nuts"), default="laplace")
     parser.add_argument("--law", nargs="*", choices=sorted(_MEANS), default=["sum_of_powers", "exp_bilinear"])
     parser.add_argument("--domains", nargs="*", type=int, choices=sorted(_RUNS), default=[1])
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the CSV files; resumes from them")
@@ -280,11 +281,17 @@ def rank_once(law: BoundLaw, num_domains: int, engine: str, seed: int) -> dict[s
     rng = np.random.default_rng([seed, num_domains])
     truth = simulate(rng, law, num_domains)
     fit = fit_law(law, truth.data, seed=seed)
-    if engine == "nuts":
-        from planner.inference import nuts
+    return ranks_of(truth, law, _draws(fit, truth.data, engine, seed), rng)
 
-        return ranks_of(truth, law, nuts.draw(fit, truth.data, _NUM_DRAWS, seed=seed), rng)
-    return ranks_of(truth, law, draw(fit, truth.data, _NUM_DRAWS, np.random.default_rng(seed)), rng)
+
+def _draws(fit: LawFit, data: FitData, engine: str, seed: int) -> LawDraws:
+    if engine == "laplace":
+        return draw(fit, data, _NUM_DRAWS, np.random.default_rng(seed))
+    if engine == "refined":
+        return refine(fit, data, _NUM_DRAWS, seed=seed)
+    from planner.inference import nuts  # compiles for half a minute
+
+    return nuts.draw(fit, data, _NUM_DRAWS, seed=seed)
 
 
 def _ranks_of_cell(options: argparse.Namespace, name: str, num_domains: int) -> tuple[dict[str, list[int]], int]:
