@@ -83,18 +83,14 @@ def test_planner_does_not_import_what_is_around_it() -> None:
 
 def test_the_command_line_starts_no_numerical_code_by_being_imported() -> None:
     numerical = tuple(f"planner.{name}" for name in NUMERICAL)
-    broken = [
-        each for each in HOST_SIDE if _of(each.module, *numerical) and not each.is_lazy and not each.is_typing
-    ]
+    broken = [each for each in HOST_SIDE if _of(each.module, *numerical) and not each.is_lazy and not each.is_typing]
     assert not _named(broken)
 
 
 def test_backends_know_only_records_and_execution() -> None:
     allowed = ("planner.records", "planner.execution", "planner.errors")
     broken = [each for each in BACKENDS if _of(each.module, "planner") and not _of(each.module, *allowed)]
-    broken += [
-        each for each in BACKENDS if each.file.startswith("backends/trainers/") and _of(each.module, "planner")
-    ]
+    broken += [each for each in BACKENDS if each.file.startswith("backends/trainers/") and _of(each.module, "planner")]
     assert not _named(broken)
 
 

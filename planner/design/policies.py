@@ -13,8 +13,9 @@ from planner import inference
 from planner.design import seeding
 from planner.design.plan import Plan, plan_budget
 from planner.design.surrogate import compress, make_surrogate
-from planner.design.targets import TargetPoints, target_points
+from planner.design.targets import TargetPoints, reads_draws, target_points
 from planner.errors import InputError
+from planner.inference import one_blas_thread
 from planner.inference.posterior import StudyPosterior
 from planner.records import Design, Policy, Proposal
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from planner.spec import StudySpec
 
 _MAX_CANDIDATES = 3000
+_DRAWS = 400
 _ENOUGH = 0.5
 _ANCHORS = 160  # points whose covariances with every other are kept exactly
 
@@ -53,7 +55,13 @@ class Planner:
         designs = candidate_tables.all_designs(spec)
         aims = candidate_tables.target_points(spec)
         posterior = inference.fit_study(
-            spec, state.outcomes(), designs, aims, num_draws=400, seed=spec.seed, warm=self._posterior
+            spec,
+            state.outcomes(),
+            designs,
+            aims,
+            num_draws=_DRAWS if reads_draws(spec) else 0,
+            seed=spec.seed,
+            warm=self._posterior,
         )
         self._posterior = posterior
         pending = _pending_rows(spec, state)
@@ -110,6 +118,21 @@ def choose(
         )
         if len(picks):
             return Choice(picks, None, "seed")
+    with one_blas_thread():
+        return _planned(posteriors, candidates, targets, scaled, budget, pending, num, purse, units)
+
+
+def _planned(
+    posteriors: Sequence[StudyPosterior],
+    candidates: DesignTable,
+    targets: TargetPoints,
+    scaled: np.ndarray,
+    budget: float | np.ndarray,
+    pending: np.ndarray,
+    num: int,
+    purse: np.ndarray | None,
+    units: np.ndarray | None,
+) -> Choice:
     kept = _thin(candidates, scaled)
     table = candidates.take(kept)
     surrogates, aims = [], []

@@ -40,6 +40,11 @@ def prediction_points(domain: np.ndarray, x: np.ndarray) -> TargetPoints:
     return TargetPoints(domain, x, None)
 
 
+def reads_draws(spec: StudySpec) -> bool:
+    """Whether the functionals of a study depend on draws of its posterior, or on the points alone."""
+    return any(target.kind != "prediction" for target in spec.targets)
+
+
 def target_points(spec: StudySpec, posterior: StudyPosterior, aims: DesignTable) -> TargetPoints:
     """The functionals of a study's targets under what is believed now.
 

@@ -17,12 +17,13 @@ from planner.inference.draws import LawDraws, draw
 from planner.inference.laplace import LawFit, fit_law
 from planner.inference.posterior import StudyPosterior, from_arrays
 from planner.inference.refinement import refine
+from planner.inference.threads import one_blas_thread
 
 if TYPE_CHECKING:
     from planner.records import DesignTable, Outcome
     from planner.spec import StudySpec
 
-__all__ = ["Prepared", "StudyPosterior", "fit_study", "from_arrays", "prepare"]
+__all__ = ["Prepared", "StudyPosterior", "fit_study", "from_arrays", "one_blas_thread", "prepare"]
 
 _ENGINES = ("laplace", "refined", "nuts")
 _MAX_REFINED_RUNS = 400  # beyond, the linearised posterior is nearly exact and sweeps are dear
@@ -87,7 +88,8 @@ def fit_study(
     def one(law: BoundLaw) -> LawFit:
         return fit_law(law, ready.data, seed=seed, warm=starts.get(law.law.name))
 
-    with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
+    # Laws are the unit of parallel work: threads inside products of matrices this small only get in their way.
+    with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
         fits = list(pool.map(one, ready.bound))
         weights = law_weights.tempered_evidence(fits, ready.log_cost)
         counts = _split(weights, num_draws)

@@ -29,6 +29,10 @@ def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -
     Given the shared parameters, each domain's parameters are drawn from the linearised posterior, with several
     proposals a draw of which one is kept in proportion to exact density over proposal density.
     """
+    if num_draws == 0:
+        none = np.zeros(0, dtype=int)
+        theta = fit.conditional.posterior.theta[none]
+        return _packed(fit, data, none, theta, np.zeros((*theta.shape[:2], data.phi.shape[-1])))
     positions = (np.arange(num_draws) + rng.random()) / num_draws
     node = np.searchsorted(np.cumsum(fit.weight), positions).clip(max=len(fit.weight) - 1)
     posterior = fit.conditional.posterior

@@ -25,14 +25,12 @@ from planner.inference.data import (
     Scales,
 )
 
-_NODES_A_ROUND = 64
-_ROUNDS = 3
+_NODES_A_ROUND = 32
+_ROUNDS = 4
 _MAX_ROUNDS = 8
 _ENOUGH_NODES = 24.0  # effective nodes at which the sampling of the scales may stop
 _REFINEMENTS = 3
-_STUDENT_ROUNDS = 3
-_MAX_ROUNDS = 8
-_ENOUGH_NODES = 24.0  # effective nodes at which the sampling of the scales may stop
+_STUDENT_ROUNDS = 2
 _MAX_SCALE_ROWS = 256  # runs a domain from which the scales are learned
 
 
