@@ -7,6 +7,8 @@ import importlib
 import sys
 from pathlib import Path
 
+from planner.errors import PlannerError
+
 COMMANDS = {
     "run": "buy recorded experiments under a budget and score the predictions at hidden targets",
     "calibration": "ranks of simulated truths in their posteriors, which are uniform if the engine is right",
@@ -25,7 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
         command.set_defaults(main=module.main)
     options = parser.parse_args(arguments)
     _keep_compiled_code()
-    return int(options.main(options))
+    try:
+        return int(options.main(options))
+    except PlannerError as error:
+        print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def _keep_compiled_code() -> None:

@@ -1,25 +1,26 @@
 """`python -m benchmarks run`: the table of policies, budgets and scenarios.
 
-Each finished cell is printed, and with `--output` appended to a CSV file at once; cells found there are not run again.
+Problems come from a corpus of recorded runs (`--corpus`) or from the built-in simulated truths (`--embedded`).  Each
+finished cell is printed, and with `--output` appended to a CSV file at once; cells found there are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import functools
 import itertools
-import json
-import os
-import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.active import buy_until_done, open_desk, predict_targets
+from benchmarks import cells, embedded, problems, public
+from benchmarks.active import predict_targets
 from benchmarks.policies import POLICIES
-from benchmarks.problems import Problem, load_problem, scenario_names
+from benchmarks.problems import Problem
+from planner.errors import InputError
 
 DEFAULT_BUDGETS = (0.01, 0.05, 0.10)
 # Pools whose cheapest run is a large part of the whole: the published tables use larger budgets there.
@@ -52,7 +53,11 @@ _KEY = ("scenario", "policy", "laws", "law", "budget", "scope", "rule", "seed")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of this command."""
-    parser.add_argument("--corpus", type=Path, required=True, help="folder with manifest.toml and the parquet files")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--corpus", type=Path, help="folder of recorded runs: manifest.toml and tables, or task folders"
+    )
+    source.add_argument("--embedded", action="store_true", help="simulated truths in place of a corpus")
     parser.add_argument("--scenario", nargs="*", default=[], help="names; all if none is given")
     parser.add_argument("--policy", nargs="*", default=["ours"], choices=sorted(POLICIES))
     parser.add_argument("--laws", default="auto", choices=["auto"])
@@ -67,29 +72,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Runs every cell that `--output` does not hold yet."""
-    names = options.scenario or scenario_names(options.corpus)
-    unknown = sorted(set(names) - set(scenario_names(options.corpus)))
-    if unknown:
-        print(
-            f"unknown scenario {', '.join(unknown)}; known: {', '.join(scenario_names(options.corpus))}",
-            file=sys.stderr,
-        )
-        return 2
-    rows = _finished(options.output)
-    known = {tuple(str(row[key]) for key in _KEY) for row in rows}
+    known, load = _source(options)
+    names = cells.choose(options.scenario, known)
+    table = cells.Table(options.output, columns=COLUMNS, key=_KEY)
     for name in names:
-        cells = [cell for cell in _cells(name, options) if tuple(str(cell[key]) for key in _KEY) not in known]
-        if not cells:
+        missing = table.missing(_cells(name, options))
+        if not missing:
             continue
-        problem = load_problem(options.corpus, name)
-        for cell in cells:
-            row = cell | _run_cell(problem, cell)
-            rows.append(row)
-            _write(options.output, row)
-            _show(row, as_json=options.json)
+        problem = load(name)
+        for cell in missing:
+            table.add(cell | _run_cell(problem, cell), line=None if options.json else _line)
     if not options.json:
-        _summary([row for row in rows if row["scenario"] in names])
+        _summary([row for row in table.rows if row["scenario"] in names])
     return 0
+
+
+def _source(options: argparse.Namespace) -> tuple[Sequence[str], Callable[[str], Problem]]:
+    """Names of the scenarios that there are, and what loads one."""
+    if options.embedded:
+        return embedded.scenario_names(), embedded.load_problem
+    if options.corpus is None:
+        raise InputError("no scenarios: name a folder with --corpus DIR, or take the simulated ones with --embedded")
+    if (options.corpus / "manifest.toml").is_file():
+        return problems.scenario_names(options.corpus), functools.partial(problems.load_problem, options.corpus)
+    names = public.scenario_names(options.corpus)
+    if not names:
+        raise InputError(
+            f"{options.corpus} holds no scenarios: neither a manifest.toml nor folders such as"
+            " vocab_scaling_law with train-*.parquet and test-*.parquet"
+        )
+    return names, functools.partial(public.load_problem, options.corpus)
 
 
 def _cells(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -114,66 +126,23 @@ def _cells(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _run_cell(problem: Problem, cell: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
-    desk = open_desk(problem, fraction=cell["budget"], scope=cell["scope"], rule=cell["rule"], seed=cell["seed"])
-    total = float(desk.purses.sum())
-    if cell["policy"] == "passive":
-        desk.buy(range(len(problem.pool)))
-    else:
-        buy_until_done(desk, POLICIES[cell["policy"]])
+    desk, buying = cells.spend(problem, cell)
     scores = predict_targets(desk)
-    later = desk.seconds[1:] or desk.seconds
-    return scores._asdict() | {
-        "num_runs": len(desk.bought),
-        "spend": desk.spent / total if total > 0 else float("nan"),
-        "steps": desk.steps,
-        "seconds_per_step": float(np.median(later)) if later else 0.0,
-        "seconds_first": desk.seconds[0] if desk.seconds else 0.0,
-        "seconds": time.perf_counter() - start,
-        "num_targets": int(np.isfinite(problem.target_responses).sum()),
-    }
+    return (
+        scores._asdict()
+        | buying
+        | {
+            "seconds": time.perf_counter() - start,
+            "num_targets": int(np.isfinite(problem.target_responses).sum()),
+        }
+    )
 
 
-def _finished(path: Path | None) -> list[dict[str, Any]]:
-    if path is None or not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
-def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text
-
-
-def _write(path: Path | None, row: dict[str, Any]) -> None:
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists() or path.stat().st_size == 0
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if is_new:
-            writer.writeheader()
-        writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _show(row: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        clean = {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()}
-        print(json.dumps(clean), flush=True)
-        return
-    print(
-        f"{row['scenario']:16s} {row['policy']:12s} {row['budget']:5.2f} seed {row['seed']}"
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['scenario']:16s} {row['policy']:15s} {row['budget']:5.2f} seed {row['seed']}"
         f"  r2 {row['r2']:6.3f}  group {row['r2_group']:6.3f}  cover {row['coverage_50']:.2f} {row['coverage_90']:.2f}"
-        f"  runs {row['num_runs']:4d}  spend {row['spend']:.2f}  {row['seconds']:.0f} s",
-        flush=True,
+        f"  runs {row['num_runs']:4d}  spend {row['spend']:.2f}  {row['seconds']:.0f} s"
     )
 
 
@@ -199,6 +168,6 @@ def _summary(rows: list[dict[str, Any]]) -> None:
             ]
             pooled = weight @ np.array(cover) / weight.sum()
             print(
-                f"{policy:12s} budget {place + 1}: {len(cells)} scenarios, r2 mean {r2.mean():.3f} median"
+                f"{policy:15s} budget {place + 1}: {len(cells)} scenarios, r2 mean {r2.mean():.3f} median"
                 f" {np.median(r2):.3f}, coverage of 50 % {pooled[0]:.3f} and of 90 % {pooled[1]:.3f}"
             )
