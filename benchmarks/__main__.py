@@ -11,6 +11,7 @@ from planner.errors import PlannerError
 
 COMMANDS = {
     "run": "buy recorded experiments under a budget and score the predictions at hidden targets",
+    "recipe": "regret of the recipe for a large budget, on simulators whose truth is known",
     "calibration": "ranks of simulated truths in their posteriors, which are uniform if the engine is right",
     "speed": "time and memory of one update and plan, with their growth",
 }
