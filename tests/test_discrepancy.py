@@ -15,8 +15,18 @@ def test_features_reproduce_the_kernel_they_were_chosen_for(points):
     scale = np.array([2.0, 10.0])
     basis = discrepancy.choose_basis(points, scale, num_features=60, tolerance=1e-9)
     phi, missed = discrepancy.features(basis, points)
-    np.testing.assert_allclose(phi @ phi.T, discrepancy.matern32(points / scale, points / scale), atol=1e-6)
+    np.testing.assert_allclose(phi @ phi.T, discrepancy.kernel(points / scale, points / scale), atol=1e-6)
     assert missed.max() < 1e-6
+
+
+def test_runs_of_one_size_deviate_together():
+    """A new run of a size already run is known better than one of a new size, however near."""
+    sizes, near = np.array([[0.0, -0.5], [0.0, 0.5]]), np.array([[0.05, 0.0], [0.0, 0.0]])
+    gram = discrepancy.kernel(sizes, sizes)
+    np.testing.assert_allclose(np.diag(gram), 1.0)
+    cross = discrepancy.kernel(near, sizes)
+    new_size, same_size = 1.0 - np.einsum("ij,ij->i", cross @ np.linalg.inv(gram), cross)
+    assert same_size < new_size
 
 
 def test_unit_variance_is_kept_whatever_the_features_miss(points):

@@ -1,6 +1,6 @@
 """What no law captures: a Gaussian process in the scaled coordinates, written with few features.
 
-delta(x) = Phi(x) w + remainder,  w ~ N(0, s^2 I).  `Phi` is the Nystrom map of a Matern-3/2 kernel through inducing
+delta(x) = Phi(x) w + remainder,  w ~ N(0, s^2 I).  `Phi` is the Nystrom map of a Matern-3/2 `kernel` through inducing
 points chosen by pivoted Cholesky, so that the matrices of inference have the size of the features (some tens) and not
 of the runs.  The variance that the features miss is kept as independent variance of each point (FITC, Snelson and
 Ghahramani 2006), so that a point far from every inducing point is never claimed to be known.
@@ -12,6 +12,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 _SQRT3 = float(np.sqrt(3.0))
+_ROUGH_SHARE = 0.1  # of the variance
+_ROUGH_LENGTH = 1.0 / 6.0  # in units of the long process's
 
 
 class Basis(NamedTuple):
@@ -29,6 +31,16 @@ def matern32(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (1.0 + distance) * np.exp(-distance)
 
 
+def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Correlation of the discrepancy at points (P, A) and (Q, A) in units of its length-scale, (P, Q).
+
+    A long process over all axes, and for every axis a short one that all values of the others share: runs of one
+    model size deviate together, since they share what was chosen for that size, so more of them teach no more.
+    """
+    rough = sum(matern32(a[:, [i]] / _ROUGH_LENGTH, b[:, [i]] / _ROUGH_LENGTH) for i in range(a.shape[1]))
+    return (1.0 - _ROUGH_SHARE) * matern32(a, b) + _ROUGH_SHARE / a.shape[1] * rough
+
+
 def choose_basis(points: np.ndarray, scale: np.ndarray, *, num_features: int, tolerance: float = 1e-3) -> Basis:
     """A basis that represents the kernel at `points` (P, A) in coordinates, best first (pivoted Cholesky).
 
@@ -42,20 +54,20 @@ def choose_basis(points: np.ndarray, scale: np.ndarray, *, num_features: int, to
         pivot = int(np.argmax(remaining))
         if remaining[pivot] < tolerance:
             break
-        column = matern32(scaled, scaled[pivot : pivot + 1])[:, 0] - columns[:, :k] @ columns[pivot, :k]
+        column = kernel(scaled, scaled[pivot : pivot + 1])[:, 0] - columns[:, :k] @ columns[pivot, :k]
         columns[:, k] = column / np.sqrt(remaining[pivot])
         remaining = np.maximum(remaining - columns[:, k] ** 2, 0.0)
         remaining[pivot] = 0.0
         chosen.append(pivot)
     inducing = scaled[chosen]
-    gram = matern32(inducing, inducing) + 1e-8 * np.eye(len(chosen))
+    gram = kernel(inducing, inducing) + 1e-8 * np.eye(len(chosen))
     return Basis(inducing=inducing, factor=np.linalg.cholesky(gram), scale=scale)
 
 
 def features(basis: Basis, coordinates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Features (..., M) of points (..., A) and the share of unit variance that they miss (...)."""
     flat = coordinates.reshape(-1, coordinates.shape[-1]) / basis.scale
-    cross = matern32(flat, basis.inducing)
+    cross = kernel(flat, basis.inducing)
     phi = solve_triangular(basis.factor, cross.T, lower=True, check_finite=False).T
     missed = np.clip(1.0 - (phi**2).sum(-1), 0.0, 1.0)
     return phi.reshape(*coordinates.shape[:-1], -1), missed.reshape(coordinates.shape[:-1])
