@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from planner import inference
+from planner.errors import UnreliableFit
 from planner.inference import data as inference_data
 from planner.inference.data import FitData, Scales, bind
 from planner.inference.laplace import Linear, condition
@@ -147,6 +148,26 @@ def test_one_outlier_hardly_moves_the_exponents():
     )
     moved = np.abs(np.median(dirty, axis=0) - np.median(clean, axis=0))
     assert (moved < clean.std(axis=0) + dirty.std(axis=0)).all()
+
+
+def test_a_law_that_cannot_be_fitted_is_left_out_and_named(monkeypatch):
+    x = _box(10, 5)
+    spec = _spec(laws=["sum_of_powers", "product_of_powers"])
+    fit_law = inference.fit_law
+    broken = ["product_of_powers"]
+
+    def fit(law, *arguments, **options):
+        if law.law.name in broken:
+            raise UnreliableFit(f"law {law.law.name!r} has no finite likelihood for these runs")
+        return fit_law(law, *arguments, **options)
+
+    monkeypatch.setattr(inference, "fit_law", fit)
+    posterior = inference.fit_study(spec, _runs(x, _truth(x)), _table(x), FAR, num_draws=50)
+    assert posterior.law_names == ["sum_of_powers"]
+    assert any("'product_of_powers'" in note for note in posterior.notes)
+    broken.append("sum_of_powers")
+    with pytest.raises(UnreliableFit, match="'sum_of_powers'"):
+        inference.fit_study(spec, _runs(x, _truth(x)), _table(x), FAR, num_draws=50)
 
 
 def test_crowded_cheap_runs_do_not_make_the_far_certain():

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner import encoding as encodings
 from planner import laws
-from planner.errors import InputError
+from planner.errors import InputError, UnreliableFit
 from planner.inference import weights as law_weights
 from planner.inference.data import BoundLaw, FitData, bind
 from planner.inference.draws import LawDraws, draw
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.records import DesignTable, Outcome
     from planner.spec import StudySpec
 
-__all__ = ["Prepared", "StudyPosterior", "fit_study", "from_arrays", "one_blas_thread", "prepare"]
+__all__ = ["Prepared", "StudyPosterior", "draw", "fit_study", "from_arrays", "one_blas_thread", "prepare"]
 
 _ENGINES = ("laplace", "refined", "nuts")
 _MAX_REFINED_RUNS = 400  # beyond, the linearised posterior is nearly exact and sweeps are dear
@@ -85,12 +85,15 @@ def fit_study(
     ready = prepare(spec, outcomes, designs, targets)
     starts = {fit.law.law.name: fit.basins for fit in warm.fits} if warm else {}
 
-    def one(law: BoundLaw) -> LawFit:
-        return fit_law(law, ready.data, seed=seed, warm=starts.get(law.law.name))
+    def one(law: BoundLaw) -> LawFit | UnreliableFit:
+        try:
+            return fit_law(law, ready.data, seed=seed, warm=starts.get(law.law.name))
+        except UnreliableFit as error:
+            return error
 
     # Laws are the unit of parallel work: threads inside products of matrices this small only get in their way.
     with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
-        fits = list(pool.map(one, ready.bound))
+        fits, dropped = _usable(list(pool.map(one, ready.bound)))
         weights = law_weights.tempered_evidence(fits, ready.log_cost)
         counts = _split(weights, num_draws)
 
@@ -104,11 +107,24 @@ def fit_study(
         parts=parts,
         weights=weights,
         runs=ready.runs,
-        notes=_notes(spec, ready),
+        notes=_notes(spec, ready) + dropped,
         temper=law_weights.temper(ready.log_cost),
         flags={"num_runs": len(ready.runs), "engine": engine, "prior_only": len(ready.runs) == 0},
         fits=fits,
     )
+
+
+def _usable(results: Sequence[LawFit | UnreliableFit]) -> tuple[list[LawFit], list[str]]:
+    """Laws that could be fitted, and what to say of the others; one that cannot must not stop a study.
+
+    Raises:
+        UnreliableFit: no law could be fitted.
+    """
+    fits = [result for result in results if not isinstance(result, UnreliableFit)]
+    errors = [result for result in results if isinstance(result, UnreliableFit)]
+    if not fits:
+        raise UnreliableFit("; ".join(map(str, errors)))
+    return fits, [f"left out of the average: {error}" for error in errors]
 
 
 def _draws(fit: LawFit, data: FitData, num_draws: int, *, engine: str, seed: int) -> LawDraws:

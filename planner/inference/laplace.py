@@ -252,7 +252,7 @@ def fit_law(
     parts = [_sample_scales(law, thinned, linear, num_keep=num_nodes, seed=seed + 1) for linear in linears]
     evidence = np.array([part.log_evidence for part in parts])
     if not np.isfinite(evidence).any():
-        raise UnreliableFit(f"law {law.law.name!r} has no finite likelihood for these runs; leave it out of [laws] use")
+        raise UnreliableFit(f"law {law.law.name!r} has no finite likelihood for these runs")
     basin_weight = np.exp(evidence - evidence.max())
     basin_weight /= basin_weight.sum()
     kept = [b for b in range(len(parts)) if basin_weight[b] > 0.02]
