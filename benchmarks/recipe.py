@@ -47,7 +47,7 @@ COLUMNS = (
     "seconds_first",
     "seconds",
 )
-_NUM_DRAWS = 1000  # as for the answers of a study
+_NUM_DRAWS = 400  # of the posterior that a recipe is averaged over
 _TOLERANCE = 1e-6  # of the cost of a recipe
 
 
@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of this command."""
     parser.add_argument("--scenario", nargs="*", default=[], help="names; all if none is given")
     parser.add_argument("--policy", nargs="*", default=["ours"], choices=sorted([*POLICIES, "passive"]))
-    parser.add_argument("--budget", type=float, nargs="*", default=[0.05], help="fractions of the pool's cost")
+    parser.add_argument(
+        "--budget", type=float, nargs="*", default=[0.05], help="fractions of the pool's cost; passive buys all"
+    )
     parser.add_argument("--budget-scope", default="group", choices=["group", "pooled"])
     parser.add_argument("--factor", type=float, default=BUDGET_FACTOR, help="the recipe's budget over the dearest run")
     parser.add_argument("--engine", default="refined", choices=["laplace", "refined"], help="of the final posterior")
@@ -107,7 +109,7 @@ def _cells(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         {
             "scenario": name,
             "policy": policy,
-            "budget": budget,
+            "budget": 1.0 if policy == "passive" else budget,
             "scope": options.budget_scope,
             "seed": seed,
             "factor": options.factor,
