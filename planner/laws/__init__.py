@@ -79,7 +79,7 @@ def _write(family: LawFamily, axes: tuple[LawAxis, ...]) -> Law:
 
 
 def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto") -> list[Law]:
-    """The laws for these axes: every family that suits them ("auto"), or those named.
+    """The laws for these axes: every automatic family that suits them ("auto"), or those named.
 
     The same axes give the same `Law` objects, so that compiled code is found again.
 
@@ -89,7 +89,8 @@ def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto") -> list[L
     known = families()
     axes = tuple(axes)
     if use == "auto":
-        return [_write(family, axes) for family in known.values() if family.suits(axes) is not None]
+        offered = (family for family in known.values() if family.automatic)
+        return [_write(family, axes) for family in offered if family.suits(axes) is not None]
     names = [use] if isinstance(use, str) else list(use)
     unknown = [name for name in names if name not in known]
     if unknown:

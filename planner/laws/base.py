@@ -83,6 +83,7 @@ class LawFamily:
         ],
     ]
     monotone: bool = False  # never rises with an axis that has no interior optimum
+    automatic: bool = True  # False: used only where a study names it, never by `use = "auto"`
 
 
 # --- the floor, shared by every law that has one ---------------------------------------------------------------------
