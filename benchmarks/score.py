@@ -18,6 +18,9 @@ class Scores(NamedTuple):
     log_score: float  # mean log predictive density of standardised responses
 
 
+FAILED = Scores(-1.0, -1.0, -1.0, 0.0, 0.0, float("-inf"))
+
+
 def r_squared(truth: np.ndarray, prediction: np.ndarray) -> float:
     """1 - SSE / SST, not clipped; NaN without spread."""
     total = float(((truth - truth.mean()) ** 2).sum())
@@ -37,7 +40,7 @@ def score(truth: np.ndarray, draws: np.ndarray, point: np.ndarray, domain: np.nd
     """
     known = np.isfinite(truth)
     if not np.isfinite(point[known]).all():
-        return Scores(-1.0, -1.0, -1.0, 0.0, 0.0, float("-inf"))
+        return FAILED
     by_output = []
     by_group = []
     for y in range(truth.shape[1]):
