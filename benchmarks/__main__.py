@@ -13,6 +13,7 @@ COMMANDS = {
     "run": "buy recorded experiments under a budget and score the predictions at hidden targets",
     "recipe": "regret of the recipe for a large budget, on simulators whose truth is known",
     "calibration": "ranks of simulated truths in their posteriors, which are uniform if the engine is right",
+    "weights": "which weights of the laws predict hidden targets best",
     "speed": "time and memory of one update and plan, with their growth",
 }
 

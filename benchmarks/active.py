@@ -14,7 +14,7 @@ from planner import inference
 from planner.inference import StudyPosterior
 
 _PREDICTIVE_DRAWS = 1000
-_STEP_DRAWS = 300
+STEP_DRAWS = 300
 
 
 @dataclasses.dataclass
@@ -51,8 +51,8 @@ class Desk:
             self.spent += price
             self.purses[self.purse[row]] = max(self.purses[self.purse[row]] - price, 0.0)
 
-    def fit(self, *, num_draws: int = _STEP_DRAWS) -> list[StudyPosterior]:
-        """The posterior of every response given what is bought, warmed by the last one."""
+    def fit(self, *, num_draws: int = STEP_DRAWS, look_ahead: bool = False) -> list[StudyPosterior]:
+        """The posterior of every response given what is bought, warmed by the last one; arguments as `fit_study`."""
         warm: Sequence[StudyPosterior | None] = self.posteriors or [None] * self.problem.num_responses
         self.posteriors = [
             inference.fit_study(
@@ -62,6 +62,7 @@ class Desk:
                 self.problem.targets,
                 num_draws=num_draws,
                 seed=self.seed,
+                look_ahead=look_ahead,
                 warm=warm[y],
             )
             for y, spec in enumerate(self.problem.specs)
@@ -108,7 +109,7 @@ def predict_targets(desk: Desk) -> Scores:
     """Scores of the final posterior at the hidden targets."""
     problem = desk.problem
     points, draws = [], []
-    for posterior in desk.fit(num_draws=_PREDICTIVE_DRAWS):
+    for posterior in desk.fit(num_draws=_PREDICTIVE_DRAWS, look_ahead=True):
         mean = posterior.mean_draws(problem.targets.domain, problem.targets.x)
         points.append(np.median(mean, axis=0))
         draws.append(posterior.response_draws(problem.targets.domain, problem.targets.x))

@@ -7,10 +7,10 @@ import functools
 import numpy as np
 from scipy.stats import qmc
 
-from benchmarks.active import BenchmarkPolicy, Desk
+from benchmarks.active import STEP_DRAWS, BenchmarkPolicy, Desk
 from benchmarks.optimal import d_optimal, v_optimal
 from planner.design import policies
-from planner.design.targets import prediction_points, target_points
+from planner.design.targets import prediction_points, reads_draws, target_points
 from planner.encoding import make_encoding
 from planner.records import DesignTable
 
@@ -26,7 +26,7 @@ def ours(desk: Desk, rng: np.random.Generator, *, batch: int | None = None) -> n
     spec, targets = problem.specs[0], problem.targets
     free = desk.affordable()
     num = batch or max(1, len(desk.bought) // 8)
-    posteriors = desk.fit()
+    posteriors = desk.fit(num_draws=STEP_DRAWS if reads_draws(problem.specs[0]) else 0)
     choice = policies.choose(
         posteriors,
         problem.pool.take(free),

@@ -88,7 +88,7 @@ def _laws(spec: StudySpec) -> list[dict[str, str]]:
     from planner import laws
 
     axes = [laws.LawAxis(name=axis.name, role=axis.role, is_log=axis.is_log) for axis in spec.axes]
-    chosen = laws.select(axes, spec.laws.use)
+    chosen = laws.select(axes, spec.laws.use, is_score=spec.response.is_score)
     if not chosen:
         raise InputError("no registered law suits these axes; name laws under [laws] use = [...]")
     named = "named in [laws]; " if spec.laws.use != "auto" else ""

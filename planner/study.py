@@ -347,6 +347,7 @@ class Study:
                 engine=engine,
                 num_draws=num_draws,
                 seed=self.spec.seed,
+                look_ahead=True,
             ),
             to_arrays=lambda fitted: fitted.to_arrays(),
             from_arrays=lambda arrays: inference.from_arrays(self.spec, arrays),

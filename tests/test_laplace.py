@@ -8,6 +8,7 @@ import pytest
 from planner import inference
 from planner.errors import UnreliableFit
 from planner.inference import data as inference_data
+from planner.inference import noise
 from planner.inference.data import FitData, Scales, bind
 from planner.inference.laplace import Linear, condition
 from planner.laws import select
@@ -184,22 +185,29 @@ def test_crowded_cheap_runs_do_not_make_the_far_certain():
 
 
 def test_checkpoints_of_few_runs_count_as_few_runs():
+    """Twelve runs of eight checkpoints tell of a common level hardly more than twelve runs of one."""
+    effect, each = np.full(1, 0.03**2), np.full((1, 1, 96), 1e-3**2)
+    shared = np.repeat(np.eye(12), 8, axis=0)[None]
+    for curve in (shared, np.zeros((1, 96, 0))):
+        covariance = noise.marginal(np.zeros((1, 96, 4)), curve, each, np.ones(1), effect)
+        information = covariance.solve(np.ones((1, 1, 96, 1))).sum()
+        runs = 12 if curve.shape[-1] else 96
+        size_sq = effect[0] + 1e-6 / 8 if curve.shape[-1] else 1e-6
+        assert information == pytest.approx(runs / size_sq, rel=1e-6)
+
+
+def test_the_effect_of_a_training_run_is_learned():
     rng = np.random.default_rng(14)
-    sizes = np.exp(rng.uniform(np.log(1e6), np.log(3e8), 16))
+    sizes = np.repeat(np.exp(rng.uniform(np.log(1e6), np.log(3e8), 4)), 4)
     x = np.array([[n, d] for n in sizes for d in np.exp(np.linspace(np.log(1e8), np.log(1e11), 6))])
     effect = np.repeat(0.03 * rng.standard_normal(16), 6)
     runs = _runs(x, _truth(x) + effect + 0.001 * rng.standard_normal(96))
-    named = [dataclasses.replace(run, curve=f"{run.design.axes['N']}") for run in runs]
-    spec = _spec(laws=["sum_of_powers"])
-    widths, sds = [], []
-    for outcomes in (runs, named):
-        posterior = inference.fit_study(spec, outcomes, _table(x), FAR, num_draws=600)
-        low, high = np.quantile(posterior.mean_draws(FAR.domain, FAR.x), [0.05, 0.95], axis=0)
-        widths.append((high - low).mean())
-        sds.append(posterior.parts[0].curve_sd)
-    assert (sds[0] == 0).all()
-    assert np.quantile(sds[1], 0.05) < 0.03 < np.quantile(sds[1], 0.95)
-    assert widths[1] > 1.2 * widths[0]
+    named = [dataclasses.replace(run, curve=f"run {i // 6}") for i, run in enumerate(runs)]
+    fits = [inference.fit_study(_spec(laws=["sum_of_powers"]), o, _table(x), FAR, num_draws=600) for o in (runs, named)]
+    without, known = (fit.parts[0] for fit in fits)
+    assert (without.curve_sd == 0).all()
+    assert np.median(known.curve_sd) == pytest.approx(effect.std(), rel=0.25)
+    assert np.median(known.noise_sd) < 0.2 * np.median(without.noise_sd)
 
 
 @pytest.mark.parametrize("num_runs", [0, 1, 2])

@@ -147,6 +147,11 @@ def test_laws_of_roles_are_chosen_by_their_roles_alone(axes, chosen):
     assert all(found.values())
 
 
+def test_laws_of_scores_are_not_offered_for_losses():
+    names = [{law.name for law in laws.select((SIZE, DATA), "auto", is_score=score)} for score in (True, False)]
+    assert names[0] - names[1] == {"latent_loss"}
+
+
 def test_valley_is_a_square_at_the_bottom_and_leans():
     x = np.linspace(-3.0, 3.0, 13)
     near = 1e-3 * x

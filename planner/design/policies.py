@@ -11,6 +11,7 @@ import numpy as np
 from planner import candidates as candidate_tables
 from planner import inference
 from planner.design import seeding
+from planner.design.explain import explain, words
 from planner.design.plan import Plan, plan_budget
 from planner.design.surrogate import compress, make_surrogate
 from planner.design.targets import TargetPoints, reads_draws, target_points
@@ -74,7 +75,7 @@ class Planner:
             pending=pending,
             num=num,
         )
-        return _proposal(spec, state, candidates, choice)
+        return _proposal(spec, candidates, choice, posterior)
 
 
 def choose(
@@ -199,25 +200,28 @@ def _pending_rows(spec: StudySpec, state: StudyState) -> np.ndarray:
     return np.array(rows, dtype=np.float64).reshape(-1, 1 + len(spec.axis_names))
 
 
-def _proposal(spec: StudySpec, state: StudyState, candidates: DesignTable, choice: Choice) -> Proposal:
+def _proposal(spec: StudySpec, candidates: DesignTable, choice: Choice, posterior: StudyPosterior) -> Proposal:
     if not len(choice.picks):
         return Proposal(stop="no affordable design would teach anything about the targets")
-    designs = [_design(spec, state, candidates, int(i)) for i in choice.picks]
+    designs = [_design(spec, candidates, int(i)) for i in choice.picks]
     costs = [float(candidates.cost[i]) for i in choice.picks]
-    if choice.plan is None:
-        reasons: list[dict[str, Any]] = [{"kind": "seed", "why": "first runs, spread over the box"} for _ in designs]
-        return Proposal(designs=designs, costs=costs, reasons=reasons)
+    beliefs = explain(posterior, candidates.domain[choice.picks], candidates.x[choice.picks])
     plan = choice.plan
+    if plan is None:
+        why = {"kind": "seed", "why": "first runs, spread over the box"}
+        return Proposal(designs=designs, costs=costs, reasons=[why | belief for belief in beliefs])
     before = max(plan.variance_before, 1e-300)
     reasons = [
         {
             "kind": "plan",
             "why": f"expected to lower the targets' variance by {100 * plan.first_gains[i] / before:.1f} %"
-            f" on its own; the plan for the whole budget by {100 * (1 - plan.variance_after / before):.1f} %",
+            f" on its own; the plan for the whole budget by {100 * (1 - plan.variance_after / before):.1f} %"
+            + words(belief),
             "expected_fall": float(plan.first_gains[i] / before),
             "plan_fall": float(1.0 - plan.variance_after / before),
         }
-        for i in choice.picks
+        | belief
+        for i, belief in zip(choice.picks, beliefs, strict=True)
     ]
     rest = [
         {"domain": spec.domain_names[candidates.domain[i]], "cost": float(candidates.cost[i])}
@@ -228,7 +232,7 @@ def _proposal(spec: StudySpec, state: StudyState, candidates: DesignTable, choic
     return Proposal(designs=designs, costs=costs, reasons=reasons, plan=rest)
 
 
-def _design(spec: StudySpec, state: StudyState, candidates: DesignTable, index: int) -> Design:
+def _design(spec: StudySpec, candidates: DesignTable, index: int) -> Design:
     return Design(
         domain=spec.domain_names[candidates.domain[index]],
         axes=dict(zip(spec.axis_names, map(float, candidates.x[index]), strict=True)),

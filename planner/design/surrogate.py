@@ -81,6 +81,29 @@ def make_surrogate(posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray)
     )
 
 
+def law_means(
+    posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray, *, least_weight: float
+) -> tuple[list[str], np.ndarray]:
+    """Names (K) and mean responses (K, P) on the scale of the laws, discrepancy included, of the laws that count.
+
+    Args:
+        domain: domain indices, (P,).
+        x: raw axis values, (P, A).
+    """
+    coordinates = posterior.encoding.coordinates(x)
+    phi, _ = discrepancy.features(posterior.basis, coordinates)
+    names, means = [], []
+    for weight, fit in zip(posterior.weights, posterior.fits, strict=True):
+        if weight < min(least_weight, posterior.weights.max()):
+            continue
+        nodes = _representative_nodes(fit)
+        value = fit.law.value_at(fit.conditional.posterior.theta[nodes][:, domain], coordinates)
+        bent = [value[k] + _discrepancy_mean(fit, int(node), domain, phi) for k, node in enumerate(nodes)]
+        names.append(fit.law.law.name)
+        means.append(np.mean(bent, axis=0))
+    return names, np.array(means)
+
+
 def _tame(means: np.ndarray) -> np.ndarray:
     """Component means (K, P) held within a few spreads of their median, so that one runaway law does not rule."""
     middle = np.median(means, axis=0)

@@ -11,6 +11,7 @@ import numpy as np
 from planner import encoding as encodings
 from planner import laws
 from planner.errors import InputError, UnreliableFit
+from planner.inference import prequential
 from planner.inference import weights as law_weights
 from planner.inference.data import BoundLaw, FitData, bind
 from planner.inference.draws import LawDraws, draw
@@ -49,7 +50,8 @@ def prepare(spec: StudySpec, outcomes: Sequence[Outcome], designs: DesignTable, 
     domain, slot = np.nonzero(data.is_real)
     runs = np.column_stack([domain, data.coordinates[domain, slot]])
     log_cost = np.log(np.maximum([o.cost for o in completed], 1e-300)) if completed else np.zeros(0)
-    bound = [bind(law, data.context) for law in laws.select(encoding.axes, spec.laws.use)]
+    chosen = laws.select(encoding.axes, spec.laws.use, is_score=spec.response.is_score)
+    bound = [bind(law, data.context) for law in chosen]
     if not bound:
         raise InputError("no registered law suits these axes; name laws under [laws] use = [...]")
     return Prepared(encoding, data, basis, bound, log_cost, runs)
@@ -64,6 +66,7 @@ def fit_study(
     engine: str = "laplace",
     num_draws: int = 1000,
     seed: int = 0,
+    look_ahead: bool = False,
     warm: StudyPosterior | None = None,
 ) -> StudyPosterior:
     """The posterior of a study given its finished runs.
@@ -74,6 +77,8 @@ def fit_study(
         targets: points to be predicted, so that the discrepancy can represent them.
         engine: "laplace" (fast, for planning), "refined" (the same, its draws moved on the exact density; seconds, for
             answers) or "nuts" (reference, minutes).
+        look_ahead: whether laws are also weighed by how they predicted dearer runs before these were used (three more
+            fits of each law: for answers).
         warm: an earlier posterior whose modes are tried as starts.
 
     Raises:
@@ -94,7 +99,16 @@ def fit_study(
     # Laws are the unit of parallel work: threads inside products of matrices this small only get in their way.
     with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
         fits, dropped = _usable(list(pool.map(one, ready.bound)))
-        weights = law_weights.tempered_evidence(fits, ready.log_cost)
+        by_cost = np.sort(ready.log_cost)
+
+        def ahead_of(fit: LawFit) -> float:
+            try:
+                return prequential.log_score(fit.law, ready.data, by_cost, seed=seed, warm=fit.basins)
+            except UnreliableFit:
+                return float("-inf")
+
+        ahead = np.array(list(pool.map(ahead_of, fits))) if look_ahead else None
+        weights = law_weights.weigh(np.array([fit.log_evidence for fit in fits]), by_cost, ahead)
         counts = _split(weights, num_draws)
 
         def draws_of(item: tuple[LawFit, int]) -> LawDraws:

@@ -78,8 +78,11 @@ def _write(family: LawFamily, axes: tuple[LawAxis, ...]) -> Law:
     return Law(name=family.name, axes=axes, mean=mean, parameters=parameters, reason=family.suits(axes) or "")
 
 
-def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto") -> list[Law]:
+def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto", *, is_score: bool = True) -> list[Law]:
     """The laws for these axes: every automatic family that suits them ("auto"), or those named.
+
+    `is_score` says whether the response may be a score between chance and a ceiling; if not, "auto" leaves out the
+    laws that are made for one.
 
     The same axes give the same `Law` objects, so that compiled code is found again.
 
@@ -89,7 +92,7 @@ def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto") -> list[L
     known = families()
     axes = tuple(axes)
     if use == "auto":
-        offered = (family for family in known.values() if family.automatic)
+        offered = (f for f in known.values() if f.automatic and (is_score or not f.of_scores))
         return [_write(family, axes) for family in offered if family.suits(axes) is not None]
     names = [use] if isinstance(use, str) else list(use)
     unknown = [name for name in names if name not in known]

@@ -83,6 +83,7 @@ class LawFamily:
         ],
     ]
     monotone: bool = False  # never rises with an axis that has no interior optimum
+    of_scores: bool = False  # describes scores between chance and a ceiling, not losses
     automatic: bool = True  # False: used only where a study names it, never by `use = "auto"`
 
 

@@ -52,4 +52,5 @@ LATENT_LOSS = LawFamily(
     suits=_suits,
     build=_build,
     monotone=True,
+    of_scores=True,
 )

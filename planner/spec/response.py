@@ -27,6 +27,11 @@ class Response(Section):
     trials: int | str | None = None
     expect: tuple[Number, Number] | None = None
 
+    @property
+    def is_score(self) -> bool:
+        """Whether it may be a score between chance and a ceiling: maximised, or a share."""
+        return self.goal == "maximise" or (self.lower, self.upper) == (0.0, 1.0)
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _fill_from_link(cls, data: Any) -> Any:
