@@ -6,7 +6,9 @@ for a much larger budget, and the simulator's truth says what that recipe gives:
     regret = true mean response of the recipe less the true best, in units of the response, 0 at best
     relative = regret over what a blind allocation of the same budget loses (the median one)
 
-Both are means over domains.  The large budget is 30 times the dearest run of the pool: far enough that exponents must
+    axis_coverage = share of axes whose 90 % interval of the best value holds the true best value
+
+All are means over domains.  The large budget is 30 times the dearest run of the pool: far enough that exponents must
 be right and not only the fit, near enough that a floor has not yet made all allocations equal.  A domain for which the
 planner gives no answer, or one that its budget does not pay, counts as allocated blindly.
 """
@@ -19,7 +21,7 @@ import itertools
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +41,7 @@ COLUMNS = (
     "regret",
     "relative",
     "worst_relative",
+    "axis_coverage",
     "failed",
     "num_runs",
     "spend",
@@ -49,6 +52,7 @@ COLUMNS = (
 )
 _NUM_DRAWS = 400  # of the posterior that a recipe is averaged over
 _TOLERANCE = 1e-6  # of the cost of a recipe
+_EDGE = 0.01  # relative: whole-number axes and ends of a range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,21 +129,35 @@ def _run_cell(
     start = time.perf_counter()
     desk, buying = cells.spend(problem, cell | {"rule": "strict"})
     recipes = _recipes(desk, recipe_budget, engine=cell["engine"])
-    regret, relative = np.array(
-        [_regret(scenario, g, x, recipe_budget, best) for g, (x, best) in enumerate(zip(recipes, optima, strict=True))]
-    ).T
+    pairs = list(zip(recipes, optima, strict=True))
+    losses = [_regret(scenario, g, recipe and recipe.x, recipe_budget, best) for g, (recipe, best) in enumerate(pairs)]
+    regret, relative = np.array(losses).T
+    covered = [recipe.covers(best.x) for recipe, best in pairs if recipe is not None]
     return {
         "regret": float(regret.mean()),
         "relative": float(relative.mean()),
         "worst_relative": float(relative.max()),
-        "failed": sum(x is None for x in recipes),
+        "axis_coverage": float(np.mean(covered)) if covered else float("nan"),
+        "failed": sum(recipe is None for recipe in recipes),
         **buying,
         "seconds": time.perf_counter() - start,
     }
 
 
-def _recipes(desk: Desk, recipe_budget: float, *, engine: str) -> list[np.ndarray | None]:
-    """The planner's joint recipe of every domain, (A,) raw units; None where it gives none."""
+class _Recipe(NamedTuple):
+    """What the planner says to do, and what it holds possible.  A axes, raw units."""
+
+    x: np.ndarray  # (A,) the joint recipe
+    low: np.ndarray  # (A,) 5 % quantile of the best value
+    high: np.ndarray  # (A,) 95 %
+
+    def covers(self, x: np.ndarray) -> float:
+        """Share of the axes whose interval holds the value in `x` (A,); a value at the edge of a range is held."""
+        return float(np.mean((self.low * (1.0 - _EDGE) <= x) & (x <= self.high * (1.0 + _EDGE))))
+
+
+def _recipes(desk: Desk, recipe_budget: float, *, engine: str) -> list[_Recipe | None]:
+    """The planner's recipe of every domain; None where it gives none."""
     problem, spec = desk.problem, desk.problem.specs[0]
     posterior = inference.fit_study(
         spec,
@@ -149,17 +167,19 @@ def _recipes(desk: Desk, recipe_budget: float, *, engine: str) -> list[np.ndarra
         engine=engine,
         num_draws=_NUM_DRAWS,
         seed=desk.seed,
+        look_ahead=True,
         warm=desk.posteriors[0] if desk.posteriors else None,
     )
-    found: list[np.ndarray | None] = []
+    found: list[_Recipe | None] = []
     for domain in spec.domain_names:
         try:
-            joint = advice.recipe_answer(spec, posterior, recipe_budget, domain).joint
+            answer = advice.recipe_answer(spec, posterior, recipe_budget, domain)
         except (NothingAffordable, UnreliableFit) as error:
             print(f"{problem.name}, {domain}: {error}", file=sys.stderr)
             found.append(None)
         else:
-            found.append(spec.point(joint["axes"]))
+            low, high = (answer.summary[column].to_numpy(dtype=float) for column in ("q05", "q95"))
+            found.append(_Recipe(spec.point(answer.joint["axes"]), low, high))
     return found
 
 
@@ -178,6 +198,7 @@ def _line(row: dict[str, Any]) -> str:
     return (
         f"{row['scenario']:18s} {row['policy']:15s} {row['budget']:5.2f} seed {row['seed']}"
         f"  regret {row['regret']:.4f}  relative {row['relative']:.3f}  worst {row['worst_relative']:.3f}"
+        f"  axes covered {row['axis_coverage']:.2f}"
         f"  failed {row['failed']}  runs {row['num_runs']:3d}  spend {row['spend']:.2f}  {row['seconds']:.0f} s"
     )
 
@@ -188,14 +209,16 @@ def _summary(rows: list[dict[str, Any]]) -> None:
     for policy, budget in sorted({(str(row["policy"]), float(row["budget"])) for row in rows}):
         mine = [row for row in rows if row["policy"] == policy and float(row["budget"]) == budget]
         names = sorted({row["scenario"] for row in mine})
+        columns = ("relative", "regret", "axis_coverage")
         means = np.array(
             [
-                np.mean([[float(r["relative"]), float(r["regret"])] for r in mine if r["scenario"] == name], axis=0)
+                np.nanmean([[float(r[c]) for c in columns] for r in mine if r["scenario"] == name], axis=0)
                 for name in names
             ]
         )
         print(
             f"{policy:15s} budget {budget:.2f}: {len(names)} scenarios, relative regret median"
             f" {np.median(means[:, 0]):.4f} worst {means[:, 0].max():.3f}, regret median {np.median(means[:, 1]):.4f},"
+            f" axes covered {np.nanmean(means[:, 2]):.2f},"
             f" answers missing {sum(int(row['failed']) for row in mine)}"
         )
