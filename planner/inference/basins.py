@@ -13,9 +13,12 @@ from planner.inference.data import BoundLaw, FitData
 # gradient, narrow enough that the data and not the prior choose the basin.
 _SEARCH_NOISE = 0.05
 _ITERATIONS = 40
+_PATIENCE = 10  # iterations without a better mode after which the search ends
+_SETTLED = 0.02  # nats gained by a step: what is left is less than the later refinements gain
 _MAX_SEARCH_ROWS = 128
 _MAX_BASINS = 2
 _BASIN_GAP = 6.0  # nats below the best mode at which a basin is dropped
+_HOPE = 20.0  # nats below the best so far at which a start that still falls is waited for
 
 
 class Basins(NamedTuple):
@@ -82,6 +85,8 @@ def find_basins(law: BoundLaw, data: FitData, *, num_starts: int, seed: int, war
     value, jacobian = law.value_and_jacobian(theta, data.coordinates)
     best = objective(value, theta, shared)
     damping = np.full(num_starts, 1e-1)
+    settled = np.zeros(num_starts, dtype=bool)
+    lowest, since = np.inf, 0
     for _ in range(_ITERATIONS):
         residual = np.where(data.is_real, data.y - value, 0.0)
         weight = np.where(data.is_real, noise.student_weights(residual**2, variance) / variance, 0.0)
@@ -93,24 +98,30 @@ def find_basins(law: BoundLaw, data: FitData, *, num_starts: int, seed: int, war
         new_value, new_jacobian = law.value_and_jacobian(step.theta, data.coordinates)
         new = objective(new_value, step.theta, step.shared)
         accepted = new < best
-        settled = np.where(accepted, best - new < 1e-3, damping > 1e6)
+        settled |= np.where(accepted, best - new < _SETTLED, damping > 1e6)
         theta = np.where(accepted[:, None, None], step.theta, theta)
         shared = np.where(accepted[:, None, None], step.shared, shared)
         value = np.where(accepted[:, None, None], new_value, value)
         jacobian = np.where(accepted[:, None, None, None], new_jacobian, jacobian)
         best = np.where(accepted, new, best)
         damping = np.clip(np.where(accepted, damping * 0.2, damping * 8.0), 1e-8, 1e8)
-        if settled.all():
+        since = 0 if best.min() < lowest - _SETTLED else since + 1
+        lowest = min(lowest, best.min())
+        if since >= _PATIENCE or settled[best < lowest + _HOPE].all():
             break
-    return _distinct(theta, best, value, data)
+    return _distinct(theta, best, settled)
 
 
-def _distinct(theta: np.ndarray, objective: np.ndarray, value: np.ndarray, data: FitData) -> Basins:
-    """Keeps modes that differ in their parameters by more than search error, best first."""
+def _distinct(theta: np.ndarray, objective: np.ndarray, settled: np.ndarray) -> Basins:
+    """Keeps modes that differ in their parameters by more than search error, best first.
+
+    A start that still falls is no mode yet, and would pass for one beside the mode it falls to.
+    """
     kept: list[int] = []
     for index in np.argsort(objective):
         if objective[index] > objective.min() + _BASIN_GAP or len(kept) == _MAX_BASINS:
             break
-        if all(np.abs(theta[index] - theta[other]).max() > 0.5 for other in kept):
+        is_mode = settled[index] or not kept
+        if is_mode and all(np.abs(theta[index] - theta[other]).max() > 0.5 for other in kept):
             kept.append(int(index))
     return Basins(theta[kept], objective[kept])
