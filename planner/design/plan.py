@@ -1,4 +1,4 @@
-"""Plans for the whole remaining budget: greedy by several rules with rank-one updates, the best end kept.
+"""Plans for the whole remaining budget: greedy by several rules with rank-one updates, the best end kept and swapped.
 
 The utility is the state in which the budget ends, so a plan is judged by the variance of the target that it leaves,
 not by gain per cost: with one cheap, nearly useless and one dear, essential run, gain per cost buys only cheap runs.
@@ -16,6 +16,7 @@ from planner.design.surrogate import Surrogate
 # Exponents of cost in the greedy rules: blind to cost, in between, gain per cost.
 _RULES = (0.0, 0.4, 1.0)
 _MAX_PICKS = 48
+_MAX_SWAPPED = 10  # a longer plan is refined enough by being made anew as results come in
 
 
 class Plan(NamedTuple):
@@ -133,7 +134,41 @@ def plan_budget(
         if best is None or after < best.variance_after * (1.0 - 1e-9):
             best = Plan(np.array(picks, dtype=int), np.array(gains), first_gains, before, after, rule)
     assert best is not None
+    if 1 < len(best.picks) <= _MAX_SWAPPED:
+        best = _swap(best, start, cost, purses, purse, taken, may_repeat, max_picks)
     return best
+
+
+def _swap(
+    plan: Plan,
+    start: _Responses,
+    cost: np.ndarray,
+    purses: np.ndarray,
+    purse: np.ndarray,
+    taken: np.ndarray,
+    may_repeat: bool,
+    max_picks: int,
+) -> Plan:
+    """Takes out each pick in turn and fills up again, dearest first: a greedy choice regrets its first picks."""
+    picks, after = list(map(int, plan.picks)), plan.variance_after
+    for leaver in sorted(picks, key=lambda pick: -cost[pick]):
+        kept = [pick for pick in picks if pick != leaver]
+        state, left, gone = start.copy(), purses.copy(), taken.copy()
+        for pick in kept:
+            state.condition(pick)
+            left[purse[pick]] -= cost[pick]
+            gone[pick] = not may_repeat
+        gone[leaver] = True
+        added, _, end = _greedy(state, cost, left, purse, gone, 0.0, may_repeat, max_picks - len(kept))
+        if added and end < after * (1.0 - 1e-9):
+            picks, after = [*kept, *added], end
+    if picks == list(plan.picks):
+        return plan
+    state, gains = start.copy(), []
+    for pick in picks:
+        gains.append(float(state.gains()[pick]))
+        state.condition(pick)
+    return plan._replace(picks=np.array(picks, dtype=int), gains=np.array(gains), variance_after=state.variance())
 
 
 def _greedy(
