@@ -25,9 +25,11 @@ class Plan(NamedTuple):
     picks: np.ndarray  # (K,) indices of candidates
     gains: np.ndarray  # (K,) fall of the target variance when picked
     first_gains: np.ndarray  # (C,) fall of the target variance by one run of each candidate now
-    variance_before: float  # of the target, summed
+    variance_before: float  # of the target, summed, in units of each response
     variance_after: float
     rule: float  # exponent of cost that won
+    target_var: np.ndarray  # (R,) of each functional of the first response now
+    target_var_after: np.ndarray  # (R,)
 
 
 class _State:
@@ -130,9 +132,12 @@ def plan_budget(
     purse = np.zeros(len(cost), dtype=int) if purse is None else purse
     for rule in _RULES:
         left = purses.copy()
-        picks, gains, after = _greedy(start.copy(), cost, left, purse, taken.copy(), rule, may_repeat, max_picks)
+        end = start.copy()
+        picks, gains = _greedy(end, cost, left, purse, taken.copy(), rule, may_repeat, max_picks)
+        after = end.variance()
         if best is None or after < best.variance_after * (1.0 - 1e-9):
-            best = Plan(np.array(picks, dtype=int), np.array(gains), first_gains, before, after, rule)
+            now, then = start.states[0].target_var, end.states[0].target_var
+            best = Plan(np.array(picks, dtype=int), np.array(gains), first_gains, before, after, rule, now, then)
     assert best is not None
     if 1 < len(best.picks) <= _MAX_SWAPPED:
         best = _swap(best, start, cost, purses, purse, taken, may_repeat, max_picks)
@@ -159,16 +164,21 @@ def _swap(
             left[purse[pick]] -= cost[pick]
             gone[pick] = not may_repeat
         gone[leaver] = True
-        added, _, end = _greedy(state, cost, left, purse, gone, 0.0, may_repeat, max_picks - len(kept))
-        if added and end < after * (1.0 - 1e-9):
-            picks, after = [*kept, *added], end
+        added, _ = _greedy(state, cost, left, purse, gone, 0.0, may_repeat, max_picks - len(kept))
+        if added and state.variance() < after * (1.0 - 1e-9):
+            picks, after = [*kept, *added], state.variance()
     if picks == list(plan.picks):
         return plan
     state, gains = start.copy(), []
     for pick in picks:
         gains.append(float(state.gains()[pick]))
         state.condition(pick)
-    return plan._replace(picks=np.array(picks, dtype=int), gains=np.array(gains), variance_after=state.variance())
+    return plan._replace(
+        picks=np.array(picks, dtype=int),
+        gains=np.array(gains),
+        variance_after=state.variance(),
+        target_var_after=state.states[0].target_var,
+    )
 
 
 def _greedy(
@@ -180,7 +190,8 @@ def _greedy(
     rule: float,
     may_repeat: bool,
     max_picks: int,
-) -> tuple[list[int], list[float], float]:
+) -> tuple[list[int], list[float]]:
+    """Picks in order and their gains; `state` ends conditioned on them."""
     picks: list[int] = []
     gains: list[float] = []
     price = (cost / cost.min()) ** rule
@@ -198,4 +209,4 @@ def _greedy(
         gains.append(float(gain[pick]))
         left[purse[pick]] -= cost[pick]
         taken[pick] = not may_repeat
-    return picks, gains, state.variance()
+    return picks, gains

@@ -13,6 +13,7 @@ from planner import inference
 from planner.design import seeding
 from planner.design.explain import explain, words
 from planner.design.plan import Plan, plan_budget
+from planner.design.stopping import StopRule
 from planner.design.surrogate import compress, make_surrogate
 from planner.design.targets import TargetPoints, reads_draws, target_points
 from planner.errors import InputError
@@ -43,11 +44,17 @@ class Choice:
 class Planner:
     """Our policy: spread first runs, then the plan for the whole remaining budget, of which the first part is bought.
 
-    Keeps the last posterior only to warm the next fit: a new object proposes the same.
+    Keeps the last posterior only to warm the next fit.  `worth` and `target_sd` are terms on which to stop before the
+    budget is used, see `stopping.StopRule`.
     """
 
     seed: int = 0
+    worth: float | None = None
+    target_sd: float | None = None
     _posterior: StudyPosterior | None = None
+
+    def __post_init__(self) -> None:
+        StopRule(worth=self.worth, target_sd=self.target_sd)  # a senseless term is named at once
 
     def propose(self, spec: StudySpec, state: StudyState, candidates: DesignTable, num: int) -> Proposal:
         """Up to `num` designs for what is left of the budget."""
@@ -66,15 +73,21 @@ class Planner:
         )
         self._posterior = posterior
         pending = _pending_rows(spec, state)
+        targets = target_points(spec, posterior, aims)
         choice = choose(
             [posterior],
             candidates,
-            target_points(spec, posterior, aims),
+            targets,
             total_budget=spec.budget.total,
             budget=state.remaining,
             pending=pending,
             num=num,
         )
+        if choice.plan is not None:
+            rule = StopRule(worth=self.worth, target_sd=self.target_sd)
+            reason = rule.why_stop(state, choice.plan, float(candidates.cost[choice.plan.picks].sum()), targets.unit)
+            if reason is not None:
+                return Proposal(stop=reason)
         return _proposal(spec, candidates, choice, posterior)
 
 

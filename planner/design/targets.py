@@ -30,6 +30,7 @@ class TargetPoints(NamedTuple):
     domain: np.ndarray  # (T,)
     x: np.ndarray  # (T, A) raw axis values
     rows: np.ndarray | None  # (R, T) functionals; None: the responses themselves
+    unit: np.ndarray | float = 1.0  # (R,) what each functional was divided by
 
 
 def prediction_points(domain: np.ndarray, x: np.ndarray) -> TargetPoints:
@@ -69,18 +70,20 @@ def target_points(spec: StudySpec, posterior: StudyPosterior, aims: DesignTable)
 
 def _stack(posterior: StudyPosterior, blocks: list[TargetPoints]) -> TargetPoints:
     """All blocks side by side, each scaled to the same summed variance now, so that none drowns the others."""
-    rows = np.zeros((0, 0))
+    rows, units = np.zeros((0, 0)), []
     for block in blocks:
         functional = np.eye(len(block.domain)) if block.rows is None else block.rows
         draws = posterior.eta_draws(block.domain, block.x) @ functional.T
-        functional = functional / np.sqrt(max(float(draws.var(axis=0).sum()), 1e-300))
+        units.append(np.full(len(functional), np.sqrt(max(float(draws.var(axis=0).sum()), 1e-300))))
+        functional = functional / units[-1][0]
         rows = np.block(
             [
                 [rows, np.zeros((len(rows), functional.shape[1]))],
                 [np.zeros((len(functional), rows.shape[1])), functional],
             ]
         )
-    return TargetPoints(np.concatenate([b.domain for b in blocks]), np.concatenate([b.x for b in blocks]), rows)
+    domain, x = np.concatenate([b.domain for b in blocks]), np.concatenate([b.x for b in blocks])
+    return TargetPoints(domain, x, rows, np.concatenate(units))
 
 
 def _allocations(spec: StudySpec, posterior: StudyPosterior, name: str, budget: float) -> TargetPoints:
