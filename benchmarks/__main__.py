@@ -1,4 +1,4 @@
-"""`python -m benchmarks run|recipe|calibration|speed`."""
+"""`python -m benchmarks run|recipe|calibration|weights|speed|report`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ COMMANDS = {
     "calibration": "ranks of simulated truths in their posteriors, which are uniform if the engine is right",
     "weights": "which weights of the laws predict hidden targets best",
     "speed": "time and memory of one update and plan, with their growth",
+    "report": "tables and figures from result files",
 }
 
 
