@@ -7,6 +7,7 @@ import pytest
 
 from planner.design.plan import plan_budget
 from planner.design.policies import _first_of
+from planner.design.seeding import seed_designs
 from planner.design.surrogate import Surrogate, compress
 
 
@@ -132,3 +133,13 @@ def test_compression_keeps_variances_and_covariances_with_anchors():
     )
     total = [(p.shared**2).sum(1) + (p.local**2).sum(1) + p.own_var for p in (points, small)]
     np.testing.assert_allclose(total[1], total[0], rtol=1e-6)
+
+
+def test_first_runs_are_chosen_where_a_domain_has_no_candidate_left():
+    rng = np.random.default_rng(0)
+    bought = np.column_stack([[0, 3, 3], rng.standard_normal((3, 2))])
+    coordinates, domain = rng.standard_normal((30, 2)), np.repeat([0, 1, 2], 10)
+    picks = seed_designs(coordinates, domain, np.ones(30), bought, budget=100.0, num=4)
+    assert len(set(picks)) == 4
+    # Nothing is known of domains 1 and 2.
+    assert {1, 2} <= set(domain[picks])

@@ -30,16 +30,13 @@ def seed_designs(
         bought: (R, 1 + A) domain and scaled coordinates of runs bought or running.
         budget: the whole budget of the study.
     """
+    # Domains may run out of candidates before others do, and runs may lie where no candidate is left.
+    num_domains = 1 + int(max(domain.max(), bought[:, 0].max(initial=0)))
     allowed = cost <= max(_SHARE_OF_ONE * budget, float(cost.min()))
-    features = _quadratic_features(coordinates, domain)
+    features = _quadratic_features(coordinates, domain, num_domains)
     precision = 0.05 * np.eye(features.shape[1])
     if len(bought):
-        old = _quadratic_features(bought[:, 1:], bought[:, 0].astype(int), num_domains=int(domain.max()) + 1)
-        old = (
-            old[:, : features.shape[1]]
-            if old.shape[1] >= features.shape[1]
-            else np.pad(old, ((0, 0), (0, features.shape[1] - old.shape[1])))
-        )
+        old = _quadratic_features(bought[:, 1:], bought[:, 0].astype(int), num_domains)
         precision = precision + old.T @ old
     picks: list[int] = []
     left = _SHARE_OF_ALL * budget
@@ -59,10 +56,9 @@ def seed_designs(
     return np.array(picks, dtype=int)
 
 
-def _quadratic_features(scaled: np.ndarray, domain: np.ndarray, num_domains: int | None = None) -> np.ndarray:
+def _quadratic_features(scaled: np.ndarray, domain: np.ndarray, num_domains: int) -> np.ndarray:
     num_axes = scaled.shape[1]
     rows, columns = np.triu_indices(num_axes)
     quadratic = 0.5 * scaled[:, rows] * scaled[:, columns]
-    num_domains = int(domain.max()) + 1 if num_domains is None else num_domains
     levels = np.eye(num_domains)[domain]
     return np.concatenate([levels, scaled, quadratic], axis=1)
