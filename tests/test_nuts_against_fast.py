@@ -87,6 +87,35 @@ def hierarchical() -> Study:
     return _encode(x, y + 0.006 * rng.standard_t(4, 40), group, "product_of_powers")
 
 
+def few_runs() -> Study:
+    """Seven runs for six parameters: the priors weigh heavily and the posterior is far from Gaussian."""
+    rng = np.random.default_rng(6)
+    x = _designs(rng, 7)
+    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.004 * rng.standard_t(4, 7)
+    return _encode(x, y, np.zeros(7, dtype=int), "power_of_sum")
+
+
+def bent() -> Study:
+    """Twenty-four runs under a law that bends all the way and reaches far below what it saw."""
+    rng = np.random.default_rng(7)
+    x = _designs(rng, 24)
+    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.01 * rng.standard_t(4, 24)
+    return _encode(x, y, np.zeros(24, dtype=int), "exp_quadratic")
+
+
+def uneven_domains() -> Study:
+    """Fourteen runs in one domain and three in another, which leans on the first."""
+    rng = np.random.default_rng(8)
+    group = np.repeat([0, 1], [14, 3])
+    x = _designs(rng, 17)
+    floor = np.array([1.69, 1.8])[group]
+    y = floor + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.005 * rng.standard_t(4, 17)
+    return _encode(x, y, group, "sum_of_powers")
+
+
+STUDIES = (well_specified, misspecified_with_outliers, hierarchical, few_runs, bent, uneven_domains)
+
+
 def predictions(study: Study, draws: LawDraws, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Mean responses at the targets, discrepancy included, and responses of new runs there, (S, P)."""
     phi, missed = discrepancy.features(study.basis, study.points)
@@ -103,7 +132,7 @@ def disagreement(fast: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [well_specified, misspecified_with_outliers, hierarchical])
+@pytest.mark.parametrize("make", STUDIES)
 def test_fast_engine_agrees_with_nuts(make: Callable[[], Study]) -> None:
     study = make()
     (law,) = laws.select(AXES, study.law)
@@ -116,5 +145,6 @@ def test_fast_engine_agrees_with_nuts(make: Callable[[], Study]) -> None:
     of_exact = predictions(study, exact, np.random.default_rng(2))
     for name, one, other in zip(("mean response", "new run"), of_fast, of_exact, strict=True):
         worst = disagreement(one, other).max(axis=0)
+        print(f"{make.__name__}, {name}: {worst.max():.3f}")
         # The quantiles of NUTS themselves err by about .03 widths at 500 effective draws.
-        assert worst.max() < 0.15, f"{name}: {worst.round(3)}"
+        assert worst.max() < 0.12, f"{name}: {worst.round(3)}"
