@@ -138,8 +138,9 @@ def test_fast_engine_agrees_with_nuts(make: Callable[[], Study]) -> None:
     (law,) = laws.select(AXES, study.law)
     fit = fit_law(bind(law, study.data.context), study.data, seed=0)
     fast = refine(fit, study.data, NUM_DRAWS, seed=0)
-    sizes = {"num_warmup": 400, "num_draws": 800, "num_chains": 4}
-    exact, info = fit_nuts(jax.random.key(0), fit.law, study.data, **sizes, starts=fit.basins)
+    # A law that bends freely leaves a funnel, in which NUTS itself needs many draws.
+    sizes = {"num_warmup": 800, "num_draws": 3000} if make is bent else {"num_warmup": 400, "num_draws": 800}
+    exact, info = fit_nuts(jax.random.key(0), fit.law, study.data, **sizes, num_chains=4, starts=fit.basins)
     require_reliable(info, max_r_hat=1.03)
     of_fast = predictions(study, fast, np.random.default_rng(1))
     of_exact = predictions(study, exact, np.random.default_rng(2))

@@ -316,7 +316,7 @@ def _theta_of_nodes(fit: LawFit, node: np.ndarray, rng: np.random.Generator) -> 
 
 
 def refine(
-    fit: LawFit, data: FitData, num_draws: int, *, num_walkers: int = 128, num_sweeps: int = 60, seed: int = 0
+    fit: LawFit, data: FitData, num_draws: int, *, num_walkers: int = 128, num_sweeps: int = 100, seed: int = 0
 ) -> LawDraws:
     """Draws of a law from the exact density; the second half of the sweeps is kept.  C walkers is even."""
     law = fit.law
