@@ -104,3 +104,17 @@ def test_marginal_equals_the_dense_covariance(num_rows, num_features, num_curves
     np.testing.assert_allclose(found.at(2).solve(columns[2]), inverse[2] @ columns[2], rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(found.inverse_diagonal(), np.einsum("ngii->ngi", inverse), rtol=1e-7)
     np.testing.assert_allclose(found.log_det, np.linalg.slogdet(dense)[1].sum(-1), rtol=1e-9)
+
+
+def test_one_bad_matrix_does_not_stop_the_others():
+    rng = np.random.default_rng(3)
+    root = rng.standard_normal((4, 5, 5))
+    good = root @ np.swapaxes(root, -1, -2)
+    bad = good.copy()
+    bad[1] -= 2.0 * np.linalg.eigvalsh(bad[1])[0] * np.eye(5)  # indefinite
+    bad[2, 0, 0] = np.nan
+    factor = arrow.cholesky(bad)
+    np.testing.assert_allclose(factor[[0, 3]], np.linalg.cholesky(good[[0, 3]]), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(np.triu(factor[1], 1), 0.0, atol=1e-12)
+    assert np.isfinite(factor[1]).all() and (np.diag(factor[1]) > 0).all()
+    assert np.isnan(factor[2]).all()

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+_ROUNDING = 1e-12  # smallest eigenvalue over the largest that a factorisation is trusted with
+
 
 class Hierarchy(NamedTuple):
     """Priors of theta given the scales between domains.  With one domain `design` has no rows (Q = 0) and
@@ -31,6 +33,25 @@ class ArrowPosterior(NamedTuple):
     lever: np.ndarray  # (..., G, p, Q p) how the uncertainty of m moves theta_g
     shared_root: np.ndarray  # (..., Q p, Q p) root root' = covariance of m, flattened
     log_det: np.ndarray  # (...) log determinant of the posterior precision minus that of the prior precision
+
+
+def cholesky(matrix: np.ndarray) -> np.ndarray:
+    """Lower factors of symmetric matrices (..., k, k), none of which can stop the others.
+
+    Where rounding has made one indefinite its eigenvalues are raised to it; where an entry is not finite the factor
+    is NaN.
+    """
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        is_finite = np.isfinite(matrix).all((-1, -2), keepdims=True)
+        value, vector = np.linalg.eigh(np.where(is_finite, matrix, np.eye(matrix.shape[-1])))
+        least = _ROUNDING * np.maximum(np.abs(value).max(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+        root = vector * np.sqrt(np.maximum(value, least))[..., None, :]
+        # Q R = root', so that R' R is the matrix and R' a lower factor up to signs.
+        upper = np.linalg.qr(np.swapaxes(root, -1, -2), mode="r")
+        sign = np.where(np.einsum("...ii->...i", upper) < 0.0, -1.0, 1.0)
+        return np.where(is_finite, np.swapaxes(upper * sign[..., None], -1, -2), np.nan)
 
 
 def invert_lower(lower: np.ndarray) -> np.ndarray:
@@ -59,7 +80,7 @@ def solve(
         extra = damping[..., None, None] * np.einsum("...gii->...gi", block)
         block = block + extra[..., None] * np.eye(num_parameters)
         pull = pull + extra * anchor
-    inverse_factor = invert_lower(np.linalg.cholesky(block))
+    inverse_factor = invert_lower(cholesky(block))
     root = np.swapaxes(inverse_factor, -1, -2)
     log_det = -2.0 * np.log(np.einsum("...gii->...gi", inverse_factor)).sum((-1, -2))
     log_det = log_det + precision.shape[-3] * np.log(hierarchy.local_var).sum(-1)
@@ -81,7 +102,7 @@ def solve(
     schur = schur + shared_precision[..., None] * np.eye(size)
     target = np.einsum("gq,...i,...gi->...qi", design, local_precision, free, optimize=True)
     target = target.reshape(*target.shape[:-2], size) + shared_precision * hierarchy.shared_mean.reshape(size)
-    shared_inverse = invert_lower(np.linalg.cholesky(schur))
+    shared_inverse = invert_lower(cholesky(schur))
     shared_root = np.swapaxes(shared_inverse, -1, -2)
     shared = np.einsum("...ij,...j->...i", shared_root @ shared_inverse, target)
     shared = shared.reshape(*shared.shape[:-1], num_shared, num_parameters)

@@ -207,6 +207,10 @@ def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: in
         log_target.append(value)
         proposals.append((mean, root))
         every = np.concatenate(nodes)
+        if not np.isfinite(np.concatenate(log_target)).any():
+            if round_index + 1 < _ROUNDS:
+                continue
+            return _Nodes(every[:1], np.ones(1), -np.inf, np.concatenate(students)[:1])
         log_weight = np.concatenate(log_target) - _log_mixture(every, proposals)
         weight = np.exp(log_weight - log_weight.max())
         weight /= weight.sum()
@@ -241,6 +245,14 @@ def _log_mixture(points: np.ndarray, proposals: list[tuple[np.ndarray, np.ndarra
     return np.logaddexp.reduce(parts, axis=0) - np.log(len(parts))
 
 
+def _is_usable(linear: Linear, conditional: Conditional) -> np.ndarray:
+    """Which nodes have a finite posterior, (N,)."""
+    posterior = conditional.posterior
+    arrays = (linear.pseudo, linear.jacobian, posterior.theta, posterior.root, posterior.lever)
+    finite = [np.isfinite(array).reshape(len(array), -1).all(axis=1) for array in arrays]
+    return np.all(finite, axis=0) & np.isfinite(conditional.log_evidence)
+
+
 def fit_law(
     law: BoundLaw, data: FitData, *, seed: int, num_starts: int = 32, num_nodes: int = 8, warm: np.ndarray | None = None
 ) -> LawFit:
@@ -273,8 +285,13 @@ def fit_law(
         student = np.where(data.is_real, noise.student_weights(ratio, np.ones(())), 1.0)
         # At a broad node the full Gauss-Newton step may leave the region where it holds.
         limit = 2.0 * law.prior_sd
-        theta = theta + np.clip(conditional.posterior.theta - theta, -limit, limit)
+        step = np.clip(conditional.posterior.theta - theta, -limit, limit)
+        theta = np.where(np.isfinite(step), theta + step, theta)
+        student = np.where(np.isfinite(student), student, 1.0)
     linear = linearise(law, data, theta)
     conditional = condition(law, data, linear, scales, student)
+    weight = np.where(_is_usable(linear, conditional), weight, 0.0)
+    if not weight.any():
+        raise UnreliableFit(f"law {law.law.name!r} has no finite posterior for these runs")
     log_evidence = float(np.logaddexp.reduce(evidence))
     return LawFit(law, scales, weight / weight.sum(), linear, conditional, student, log_evidence, basins.theta)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.inference import noise
+from planner.inference import arrow, noise
 from planner.inference.data import (
     LOG_CURVE_PRIOR,
     LOG_DISCREPANCY_PRIOR,
@@ -203,7 +203,7 @@ def _shared_given(
     prior_mean = np.where(first, law.prior_mean[:, None], 0.0)
     precision = (1.0 / prior_var)[..., None] * np.eye(num_shared) + (design.T @ design) / tau_sq[..., None]
     score = np.swapaxes(theta, -1, -2) @ design / tau_sq + prior_mean / prior_var
-    factor = np.linalg.cholesky(precision)
+    factor = arrow.cholesky(precision)
     half = np.linalg.solve(factor, score[..., None])[..., 0]
     log_det = np.log(prior_var).sum(-1) + 2.0 * np.log(np.einsum("...ii->...i", factor)).sum(-1)
     log_det = log_det + len(design) * np.log(tau_sq[..., 0])
@@ -265,7 +265,7 @@ def _metric(points: np.ndarray) -> np.ndarray:
     covariance = np.einsum("cgi,cgj->gij", away, away) / len(away)
     diagonal = np.einsum("gii->gi", covariance)
     ridge = 1e-3 * diagonal + 1e-12
-    return np.linalg.cholesky(covariance + ridge[..., None] * np.eye(covariance.shape[-1]))
+    return arrow.cholesky(covariance + ridge[..., None] * np.eye(covariance.shape[-1]))
 
 
 def _sweep(

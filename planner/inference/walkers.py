@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.inference import noise
+from planner.inference import arrow, noise
 from planner.inference.data import BoundLaw, FitData
 
 
@@ -111,7 +111,7 @@ def log_likelihood(problem: Problem, scales: np.ndarray, multiplier: np.ndarray,
     bordered[..., index, index] += added
     bordered[..., size, :size] = bordered[..., :size, size] = border
     bordered[..., size, size] = form + 1.0  # above the quadratic form in either case, as K exceeds D
-    pivots = np.einsum("...ii->...i", np.linalg.cholesky(bordered))
+    pivots = np.einsum("...ii->...i", arrow.cholesky(bordered))
     log_det = log_det + 2.0 * np.log(pivots[..., :size]).sum(-1)
     rest = pivots[..., size] ** 2 - 1.0
     return -0.5 * (log_det + (rest if num_rows > num_features else form - rest))
