@@ -38,9 +38,7 @@ BUDGETS = ("1 % (20)", "5 % (35)", "10 % (50)")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of this command."""
-    parser.add_argument(
-        "results", type=Path, nargs="+", help="CSV files that `run --output` wrote"
-    )
+    parser.add_argument("results", type=Path, nargs="+", help="CSV files that `run --output` wrote")
     parser.add_argument("--figures", type=Path, help="folder for r2.png and coverage.png")
 
 
@@ -114,15 +112,15 @@ def draw(rows: Sequence[dict[str, Any]], policies: Sequence[str], folder: Path) 
     pyplot.close(figure)
 
     figure, axes = pyplot.subplots(figsize=(6.0, 3.8), layout="constrained")
-    for level, marker in ((50, "s"), (90, "o")):
+    for level, marker, color in ((50, "s", "C0"), (90, "o", "C1")):
         values = [_means(rows, "ours", place, f"coverage_{level}") for place in at]
         for place in at:
             spread = place + np.linspace(-0.15, 0.15, len(SCALEBENCH))
-            axes.scatter(spread, values[place], marker=marker, s=16, color=f"C{level // 50 - 1}", alpha=0.6)
+            axes.scatter(spread, values[place], marker=marker, s=16, color=color, alpha=0.6)
         weight = _means(rows, "ours", 0, "num_targets")
         pooled = [np.nansum(value * weight) / np.nansum(weight[np.isfinite(value)]) for value in values]
-        axes.plot(at, pooled, color=f"C{level // 50 - 1}", label=f"{level} % intervals, all targets")
-        axes.axhline(level / 100, color=f"C{level // 50 - 1}", linestyle=":", linewidth=1.0)
+        axes.plot(at, pooled, color=color, label=f"{level} % intervals, all targets")
+        axes.axhline(level / 100, color=color, linestyle=":", linewidth=1.0)
     axes.set(xticks=at, xticklabels=BUDGETS, xlabel="budget, share of the pool's cost", ylim=(0.0, 1.05))
     axes.set(ylabel="share of hidden targets inside; dots: tasks")
     axes.legend(fontsize=8, frameon=False, loc="lower right")
