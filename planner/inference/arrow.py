@@ -13,6 +13,9 @@ import numpy as np
 _ROUNDING = 1e-12  # smallest eigenvalue over the largest that a factorisation is trusted with
 
 
+_SOLVED_WHOLE = 12  # size up to which halving a triangular matrix does not pay
+
+
 class Hierarchy(NamedTuple):
     """Priors of theta given the scales between domains.  With one domain `design` has no rows (Q = 0) and
     `local_mean`, `local_var` hold the whole prior."""
@@ -55,8 +58,16 @@ def cholesky(matrix: np.ndarray) -> np.ndarray:
 
 
 def invert_lower(lower: np.ndarray) -> np.ndarray:
-    """Inverse of lower triangular matrices (..., k, k) by batched solves."""
-    return np.linalg.solve(lower, np.broadcast_to(np.eye(lower.shape[-1]), lower.shape))
+    """Inverse of lower triangular matrices (..., k, k), by halves: a general solver does eight times the work."""
+    size = lower.shape[-1]
+    if size <= _SOLVED_WHOLE:
+        return np.linalg.solve(lower, np.broadcast_to(np.eye(size), lower.shape))
+    half = size // 2
+    inverse = np.zeros(lower.shape)
+    first = inverse[..., :half, :half] = invert_lower(lower[..., :half, :half])
+    last = inverse[..., half:, half:] = invert_lower(lower[..., half:, half:])
+    inverse[..., half:, :half] = -(last @ (lower[..., half:, :half] @ first))
+    return inverse
 
 
 def solve(

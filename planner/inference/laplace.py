@@ -28,6 +28,7 @@ from planner.inference.data import (
 _NODES_A_ROUND = 32
 _ROUNDS = 4
 _MAX_ROUNDS = 8
+_MAX_BLOCKS = 80  # domains over all rounds: with many domains each says more of the scales, and each costs as much
 _ENOUGH_NODES = 24.0  # effective nodes at which the sampling of the scales may stop
 _REFINEMENTS = 3
 _STUDENT_ROUNDS = 2
@@ -197,7 +198,7 @@ def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: in
     )
     mean, root = prior_mean, np.diag(prior_sd)
     nodes, log_target, proposals, students = [], [], [], []
-    for round_index in range(_MAX_ROUNDS):
+    for round_index in range(int(np.clip(_MAX_BLOCKS // len(data.y), _ROUNDS, _MAX_ROUNDS))):
         new = mean + normal @ root.T
         new = np.clip(new, prior_mean - 5 * prior_sd, prior_mean + 5 * prior_sd)
         bound, student = bound_evidence(law, data, linear, _unpack(new, data))
