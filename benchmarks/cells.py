@@ -42,7 +42,7 @@ class Table:
         print(json.dumps(_strict(row)) if line is None else line(row), flush=True)
 
     def _key_of(self, row: Row) -> tuple[str, ...]:
-        return tuple(str(row[name]) for name in self.key)
+        return tuple(str(_text(row[name])) for name in self.key)
 
 
 def choose(names: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -105,9 +105,14 @@ def _append(path: Path, row: Row, columns: Sequence[str]) -> None:
         writer = csv.DictWriter(file, columns)
         if is_new:
             writer.writeheader()
-        writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
+        writer.writerow({key: _text(value) for key, value in row.items()})
         file.flush()
         os.fsync(file.fileno())
+
+
+def _text(value: Any) -> Any:
+    """A value as it is written, so that a cell is known again: a budget of 1.0 is read back as 1."""
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def _strict(row: Row) -> Row:

@@ -213,3 +213,15 @@ def test_public_task_folders_are_read(tmp_path):
     frame.drop(columns="num_experts").to_parquet(folder / "train-00000-of-00001.parquet")
     with pytest.raises(InputError, match="num_experts"):
         public.load_problem(tmp_path, "moe")
+
+
+def test_a_finished_cell_is_known_again_whatever_its_numbers_look_like(tmp_path):
+    columns = ("scenario", "budget", "seed", "r2")
+    wanted = [{"scenario": "a", "budget": budget, "seed": 0} for budget in (1.0, 0.05, 1.0 / 3.0)]
+    table = cells.Table(tmp_path / "t.csv", columns=columns, key=columns[:3])
+    for cell in wanted[:2]:
+        table.add(cell | {"r2": 0.5}, line=str)
+    again = cells.Table(tmp_path / "t.csv", columns=columns, key=columns[:3])
+    assert again.missing(wanted) == wanted[2:]
+    again.add(wanted[2] | {"r2": 0.5}, line=str)
+    assert cells.Table(tmp_path / "t.csv", columns=columns, key=columns[:3]).missing(wanted) == []
