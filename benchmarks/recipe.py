@@ -5,7 +5,6 @@ for a much larger budget, and the simulator's truth says what that recipe gives:
 
     regret = true mean response of the recipe less the true best, in units of the response, 0 at best
     relative = regret over what a blind allocation of the same budget loses (the median one)
-
     axis_coverage = share of axes whose 90 % interval of the best value holds the true best value
 
 All are means over domains.  The large budget is 30 times the dearest run of the pool: far enough that exponents must

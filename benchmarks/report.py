@@ -6,14 +6,15 @@ Reads what `run` wrote, so that every number shown can be traced to a cell and m
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import cells
 from benchmarks.problems import SCALEBENCH
+from benchmarks.run import COLUMNS
 
 # R^2 of active-sl's own tables (arXiv 2604.22753, laws given), in the order of SCALEBENCH, at the three budgets.
 PUBLISHED = {
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Prints a table of the eight ScaleBench tasks for each policy in the files, and draws the figures."""
-    rows = [row for path in options.results for row in _read(path)]
+    rows = [row for path in options.results for row in cells.Table(path, columns=COLUMNS, key=()).rows]
     policies = sorted({str(row["policy"]) for row in rows} - {"passive"}, key=lambda name: (name != "ours", name))
     print("| budget | policy | " + " | ".join(SCALEBENCH) + " | mean | 90 % covered | seeds |")
     print("| --- " * (len(SCALEBENCH) + 5) + "|")
@@ -59,11 +60,6 @@ def main(options: argparse.Namespace) -> int:
     if options.figures is not None:
         draw(rows, policies, options.figures)
     return 0
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _at(rows: Sequence[dict[str, Any]], policy: str, scenario: str, place: int) -> list[dict[str, Any]]:

@@ -7,24 +7,24 @@ compared on equal terms.  Runs are the whole pool (passive) or those of a ladder
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks import cells
 from benchmarks.active import buy_until_done, open_desk
 from benchmarks.policies import ladder
 from benchmarks.problems import Problem, load_problem, scenario_names
 from benchmarks.score import score
 from planner import inference
+from planner.inference import prequential
 from planner.inference import weights as law_weights
 
 _DRAWS_A_LAW = 300
-_CUTS = (0.5, 0.7, 0.85)  # shares of the runs, cheapest first, that predict the next dearer ones
-_MIN_RUNS = 6
 _PRIOR_BLOCKS = 1.0  # of equal weights, for stacking
 COLUMNS = ("scenario", "budget", "seed", "scheme", "r2", "coverage_50", "coverage_90", "log_score", "num_targets")
 
@@ -51,23 +51,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Scores every scheme on every scenario that `--output` does not hold yet, then prints means."""
-    rows = _finished(options.output)
-    done = {(row["scenario"], float(row["budget"]), int(row["seed"])) for row in rows}
-    for name in options.scenario or scenario_names(options.corpus):
-        for budget in options.budget:
-            for seed in range(options.seeds):
-                if (name, budget, seed) in done:
-                    continue
-                problem = load_problem(options.corpus, name)
-                new = [
-                    {"scenario": name, "budget": budget, "seed": seed, **row}
-                    for row in _compare(problem, _runs(problem, budget, seed), seed)
-                ]
-                print(name, budget, seed, {row["scheme"]: round(float(row["r2"]), 3) for row in new}, flush=True)
-                rows += new
-                _append(options.output, new)
-    _summary(rows)
+    names = cells.choose(options.scenario, scenario_names(options.corpus))
+    table = cells.Table(options.output, columns=COLUMNS, key=COLUMNS[:4])
+    for name, budget, seed in itertools.product(names, options.budget, range(options.seeds)):
+        cell = {"scenario": name, "budget": budget, "seed": seed}
+        if not table.missing(cell | {"scheme": scheme} for scheme in SCHEMES):
+            continue
+        problem = load_problem(options.corpus, name)
+        for row in _compare(problem, _runs(problem, budget, seed), seed):
+            table.add(cell | row, line=_line)
+    _summary(table.rows)
     return 0
+
+
+def _line(row: cells.Row) -> str:
+    return (
+        f"{row['scenario']:16s} {row['budget']:5.2f} seed {row['seed']} {row['scheme']:16s} r2 {row['r2']:6.3f}"
+        f"  cover {row['coverage_50']:.2f} {row['coverage_90']:.2f}  log score {row['log_score']:.3f}"
+    )
 
 
 def _runs(problem: Problem, budget: float, seed: int) -> np.ndarray:
@@ -136,30 +137,13 @@ def _ahead(problem: Problem, rows: np.ndarray, response: int, seed: int, num_law
     rows = rows[np.isfinite(y[rows])]
     rows = rows[np.argsort(problem.pool.cost[rows], kind="stable")]
     blocks = []
-    for cut, end in zip(_CUTS, (*_CUTS[1:], 1.0), strict=True):
-        first, last = int(cut * len(rows)), int(np.ceil(end * len(rows)))
-        if first < _MIN_RUNS or last <= first:
-            continue
+    for first, last in prequential.blocks(len(rows)):
         posterior = _fit(problem, rows[:first], response, seed)
         table = problem.pool.take(rows[first:last])
         draws = posterior.response_draws(table.domain, table.x).reshape(num_laws, _DRAWS_A_LAW, -1)
-        density = np.stack([_log_density(y[rows[first:last]], one) for one in draws])
+        density = np.stack([prequential.log_density(y[rows[first:last]], one) for one in draws])
         blocks.append(density.mean(axis=1) * law_weights.num_rungs(np.log(table.cost)))
     return np.array(blocks).T.reshape(num_laws, -1)
-
-
-def _log_density(truth: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Log density (P,) of responses under Student-t densities of 4 degrees with the draws' quartiles."""
-    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
-    scale = np.maximum((high - low) / 1.4814, 1e-9)
-    return -np.log(scale) - 2.5 * np.log1p(((truth - middle) / scale) ** 2 / 4.0)
-
-
-def _soft(log_weight: np.ndarray) -> np.ndarray:
-    finite = np.where(np.isfinite(log_weight), log_weight, -np.inf)
-    weight = np.exp(finite - finite.max())
-    weight = np.maximum(weight / weight.sum(), 0.25 / len(weight))
-    return weight / weight.sum()
 
 
 def _stacking(one: LawPredictions) -> np.ndarray:
@@ -177,42 +161,24 @@ def _stacking(one: LawPredictions) -> np.ndarray:
 
 
 SCHEMES: Mapping[str, Callable[[LawPredictions], np.ndarray]] = {
-    "evidence": lambda one: _soft(one.evidence),
-    "rungs": lambda one: _soft(one.rungs * one.evidence),
-    "rungs_half": lambda one: _soft(one.rungs**0.5 * one.evidence),
-    "rungs_3/4": lambda one: _soft(one.rungs**0.75 * one.evidence),
+    "evidence": lambda one: law_weights.floored(one.evidence),
+    "rungs": lambda one: law_weights.floored(one.rungs * one.evidence),
+    "rungs_half": lambda one: law_weights.floored(one.rungs**0.5 * one.evidence),
+    "rungs_3/4": lambda one: law_weights.floored(one.rungs**0.75 * one.evidence),
     "uniform": lambda one: np.full(len(one.evidence), 1.0 / len(one.evidence)),
     "median": lambda one: np.full(len(one.evidence), 1.0 / len(one.evidence)),
     "stacking": _stacking,
-    "prequential": lambda one: _soft(one.ahead.sum(axis=1)),
-    "rungs_3/4_ahead": lambda one: _soft(one.rungs**0.75 * one.evidence + one.ahead.sum(axis=1)),
-    "rungs_ahead": lambda one: _soft(one.rungs * one.evidence + one.ahead.sum(axis=1)),
+    "prequential": lambda one: law_weights.floored(one.ahead.sum(axis=1)),
+    "rungs_3/4_ahead": lambda one: law_weights.floored(one.rungs**0.75 * one.evidence + one.ahead.sum(axis=1)),
+    "rungs_ahead": lambda one: law_weights.floored(one.rungs * one.evidence + one.ahead.sum(axis=1)),
 }
 
 
-def _finished(path: Path | None) -> list[dict[str, object]]:
-    if path is None or not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _append(path: Path | None, rows: Sequence[Mapping[str, object]]) -> None:
-    if path is None:
-        return
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if is_new:
-            writer.writeheader()
-        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
-
-
-def _summary(rows: Sequence[Mapping[str, object]]) -> None:
-    for budget in sorted({float(row["budget"]) for row in rows}):  # type: ignore[arg-type]
+def _summary(rows: Sequence[cells.Row]) -> None:
+    for budget in sorted({float(row["budget"]) for row in rows}):
         for scheme in SCHEMES:
-            mine = [row for row in rows if row["scheme"] == scheme and float(row["budget"]) == budget]  # type: ignore[arg-type]
-            columns = {c: np.array([float(row[c]) for row in mine]) for c in COLUMNS[4:]}  # type: ignore[arg-type]
+            mine = [row for row in rows if row["scheme"] == scheme and float(row["budget"]) == budget]
+            columns = {c: np.array([float(row[c]) for row in mine]) for c in COLUMNS[4:]}
             weight = columns["num_targets"] / columns["num_targets"].sum()
             print(
                 f"budget {budget:4.2f} {scheme:18s} r2 mean {columns['r2'].mean():.3f} median"

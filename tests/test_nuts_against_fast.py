@@ -59,11 +59,16 @@ def _encode(x: np.ndarray, y: np.ndarray, group: np.ndarray, law: str) -> Study:
     return Study(data, basis, np.tile(TARGETS, (num_domains, 1)), domain, law)
 
 
+def _loss(x: np.ndarray, floor: float | np.ndarray = 1.69) -> np.ndarray:
+    """The law of Hoffmann et al. 2022 without noise."""
+    return floor + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1])
+
+
 def well_specified() -> Study:
     """Twenty runs of the law of Hoffmann et al. 2022."""
     rng = np.random.default_rng(3)
     x = _designs(rng, 20)
-    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.004 * rng.standard_t(4, 20)
+    y = _loss(x) + 0.004 * rng.standard_t(4, 20)
     return _encode(x, y, np.zeros(20, dtype=int), "sum_of_powers")
 
 
@@ -71,7 +76,7 @@ def misspecified_with_outliers() -> Study:
     """Thirty runs that no product of powers fits, two of them forty times the noise off."""
     rng = np.random.default_rng(4)
     x = _designs(rng, 30)
-    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.005 * rng.standard_t(4, 30)
+    y = _loss(x) + 0.005 * rng.standard_t(4, 30)
     y[[5, 17]] += 0.2
     return _encode(x, y, np.zeros(30, dtype=int), "product_of_powers")
 
@@ -91,7 +96,7 @@ def few_runs() -> Study:
     """Seven runs for six parameters: the priors weigh heavily and the posterior is far from Gaussian."""
     rng = np.random.default_rng(6)
     x = _designs(rng, 7)
-    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.004 * rng.standard_t(4, 7)
+    y = _loss(x) + 0.004 * rng.standard_t(4, 7)
     return _encode(x, y, np.zeros(7, dtype=int), "power_of_sum")
 
 
@@ -99,7 +104,7 @@ def bent() -> Study:
     """Twenty-four runs under a law that bends all the way and reaches far below what it saw."""
     rng = np.random.default_rng(7)
     x = _designs(rng, 24)
-    y = 1.69 + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.01 * rng.standard_t(4, 24)
+    y = _loss(x) + 0.01 * rng.standard_t(4, 24)
     return _encode(x, y, np.zeros(24, dtype=int), "exp_quadratic")
 
 
@@ -109,7 +114,7 @@ def uneven_domains() -> Study:
     group = np.repeat([0, 1], [14, 3])
     x = _designs(rng, 17)
     floor = np.array([1.69, 1.8])[group]
-    y = floor + np.exp(6.006 - 0.34 * x[:, 0]) + np.exp(6.019 - 0.28 * x[:, 1]) + 0.005 * rng.standard_t(4, 17)
+    y = _loss(x, floor) + 0.005 * rng.standard_t(4, 17)
     return _encode(x, y, group, "sum_of_powers")
 
 

@@ -54,7 +54,7 @@ class Planner:
     _posterior: StudyPosterior | None = None
 
     def __post_init__(self) -> None:
-        StopRule(worth=self.worth, target_sd=self.target_sd)  # a senseless term is named at once
+        self._stop_rule = StopRule(worth=self.worth, target_sd=self.target_sd)
 
     def propose(self, spec: StudySpec, state: StudyState, candidates: DesignTable, num: int) -> Proposal:
         """Up to `num` designs for what is left of the budget."""
@@ -84,8 +84,8 @@ class Planner:
             num=num,
         )
         if choice.plan is not None:
-            rule = StopRule(worth=self.worth, target_sd=self.target_sd)
-            reason = rule.why_stop(state, choice.plan, float(candidates.cost[choice.plan.picks].sum()), targets.unit)
+            cost = float(candidates.cost[choice.plan.picks].sum())
+            reason = self._stop_rule.why_stop(state, choice.plan, cost, targets.unit)
             if reason is not None:
                 return Proposal(stop=reason)
         return _proposal(spec, candidates, choice, posterior)
@@ -133,47 +133,33 @@ def choose(
         if len(picks):
             return Choice(picks, None, "seed")
     with one_blas_thread():
-        return _planned(posteriors, candidates, targets, scaled, budget, pending, num, purse, units)
-
-
-def _planned(
-    posteriors: Sequence[StudyPosterior],
-    candidates: DesignTable,
-    targets: TargetPoints,
-    scaled: np.ndarray,
-    budget: float | np.ndarray,
-    pending: np.ndarray,
-    num: int,
-    purse: np.ndarray | None,
-    units: np.ndarray | None,
-) -> Choice:
-    kept = _thin(candidates, scaled)
-    table = candidates.take(kept)
-    surrogates, aims = [], []
-    for posterior in posteriors:
-        domain = np.concatenate([table.domain, pending[:, 0].astype(int), targets.domain])
-        x = np.concatenate([table.x, pending[:, 1:], targets.x])
-        points = make_surrogate(posterior, domain, x)
-        points = compress(points, anchor=_anchors(len(table), len(domain) - len(targets.domain), len(domain)))
-        surrogates.append(points.take(slice(0, len(table) + len(pending))))
-        aims.append(points.take(slice(len(table) + len(pending), None)))
-    cost = np.concatenate([table.cost, np.full(len(pending), np.inf)])
-    payer = np.zeros(len(cost), dtype=int)
-    payer[: len(table)] = 0 if purse is None else purse[kept]
-    plan = plan_budget(
-        surrogates,
-        aims,
-        cost,
-        budget=budget,
-        purse=payer,
-        pending=np.arange(len(table), len(cost)),
-        target_rows=targets.rows,
-        units=units,
-    )
-    chosen = _first_of(plan, cost, num)
-    first_gains = np.zeros(len(candidates))
-    first_gains[kept] = plan.first_gains[: len(kept)]
-    return Choice(kept[chosen], plan._replace(picks=kept[plan.picks], first_gains=first_gains), "plan")
+        kept = _thin(candidates, scaled)
+        table = candidates.take(kept)
+        surrogates, aims = [], []
+        for posterior in posteriors:
+            domain = np.concatenate([table.domain, pending[:, 0].astype(int), targets.domain])
+            x = np.concatenate([table.x, pending[:, 1:], targets.x])
+            points = make_surrogate(posterior, domain, x)
+            points = compress(points, anchor=_anchors(len(table), len(domain) - len(targets.domain), len(domain)))
+            surrogates.append(points.take(slice(0, len(table) + len(pending))))
+            aims.append(points.take(slice(len(table) + len(pending), None)))
+        cost = np.concatenate([table.cost, np.full(len(pending), np.inf)])
+        payer = np.zeros(len(cost), dtype=int)
+        payer[: len(table)] = 0 if purse is None else purse[kept]
+        plan = plan_budget(
+            surrogates,
+            aims,
+            cost,
+            budget=budget,
+            purse=payer,
+            pending=np.arange(len(table), len(cost)),
+            target_rows=targets.rows,
+            units=units,
+        )
+        chosen = _first_of(plan, cost, num)
+        first_gains = np.zeros(len(candidates))
+        first_gains[kept] = plan.first_gains[: len(kept)]
+        return Choice(kept[chosen], plan._replace(picks=kept[plan.picks], first_gains=first_gains), "plan")
 
 
 def _anchors(num_candidates: int, first_target: int, num_points: int) -> np.ndarray:

@@ -4,6 +4,8 @@ The runs of a study are taken cheapest first; after each cut the law is fitted t
 comes next, up the cost axis as the planner itself must.  A law that only fits in range is found out here.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from planner.inference import weights as law_weights
@@ -20,6 +22,14 @@ _DEGREES = 4.0  # tails of the density that stands for the draws
 _QUARTILES = 1.4814  # between the quartiles of that density, in its scales
 
 
+def blocks(num_runs: int) -> Iterator[tuple[int, int]]:
+    """Where each stretch of coming runs begins and ends, in order of cost; none where too few runs come before."""
+    for cut, end in zip(_CUTS, (*_CUTS[1:], 1.0), strict=True):
+        first, last = int(cut * num_runs), int(np.ceil(end * num_runs))
+        if first >= _MIN_RUNS and last > first:
+            yield first, last
+
+
 def log_score(law: BoundLaw, data: FitData, log_cost: np.ndarray, *, seed: int, warm: np.ndarray | None) -> float:
     """Log predictive density of dearer runs, summed over cuts; a rung of cost counts once, however many runs it has.
 
@@ -33,16 +43,13 @@ def log_score(law: BoundLaw, data: FitData, log_cost: np.ndarray, *, seed: int, 
     data = thin(data, _MAX_ROWS)
     ranks = np.sort(data.order[data.is_real]).astype(int)
     total = 0.0
-    for cut, end in zip(_CUTS, (*_CUTS[1:], 1.0), strict=True):
-        first, last = int(cut * len(ranks)), int(np.ceil(end * len(ranks)))
-        if first < _MIN_RUNS or last <= first:
-            continue
+    for first, last in blocks(len(ranks)):
         known = data.is_real & (data.order < ranks[first])
         coming = data.is_real & ~known & (data.order <= ranks[last - 1])
         before = _hide(data, known)
         fit = fit_law(law, before, seed=seed, warm=warm)
         draws = draw(fit, before, _NUM_DRAWS, np.random.default_rng(seed))
-        density = _log_density(data.y[coming], _responses(draws, data, seed)[:, coming])
+        density = log_density(data.y[coming], _responses(draws, data, seed)[:, coming])
         total += density.mean() * law_weights.num_rungs(log_cost[data.order[coming].astype(int)])
     return float(total)
 
@@ -67,7 +74,7 @@ def _responses(draws: LawDraws, data: FitData, seed: int) -> np.ndarray:
     return mean + noise + np.sqrt(unseen_var + data.known_var) * rng.standard_normal(mean.shape)
 
 
-def _log_density(truth: np.ndarray, draws: np.ndarray) -> np.ndarray:
+def log_density(truth: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Log density (P,) of `truth` under Student-t densities with the quartiles of the draws (S, P)."""
     low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
     scale = np.maximum((high - low) / _QUARTILES, 1e-12)

@@ -36,7 +36,11 @@ def weigh(log_evidence: np.ndarray, log_cost: np.ndarray, ahead: np.ndarray | No
     score = temper(log_cost) * np.where(usable, log_evidence, 0.0)
     if ahead is not None:
         score = score + np.where(np.isfinite(ahead), ahead, np.min(ahead, where=np.isfinite(ahead), initial=0.0))
-    score = np.where(usable, score, -np.inf)
-    weight = np.exp(score - score.max())
+    return floored(np.where(usable, score, -np.inf))
+
+
+def floored(log_weight: np.ndarray) -> np.ndarray:
+    """Weights (laws,) from their logarithms, one of them finite; none below a quarter of an equal share."""
+    weight = np.exp(log_weight - log_weight.max())
     weight = np.maximum(weight / weight.sum(), _FLOOR / len(weight))
     return weight / weight.sum()
