@@ -79,7 +79,7 @@ def fit_study(
             answers) or "nuts" (reference, minutes).
         look_ahead: whether laws are also weighed by how they predicted dearer runs before these were used (three more
             fits of each law: for answers).
-        warm: an earlier posterior whose modes are tried as starts.
+        warm: an earlier posterior, of nearly the same runs, whose fits say where to look first.
 
     Raises:
         InputError: an unknown engine or law.
@@ -88,7 +88,7 @@ def fit_study(
     if engine not in _ENGINES:
         raise InputError(f"unknown engine {engine!r}; known engines: {', '.join(_ENGINES)}")
     ready = prepare(spec, outcomes, designs, targets)
-    starts = {fit.law.law.name: fit.basins for fit in warm.fits} if warm else {}
+    starts = {fit.law.law.name: fit for fit in warm.fits} if warm else {}
 
     def one(law: BoundLaw) -> LawFit | UnreliableFit:
         try:
@@ -103,7 +103,7 @@ def fit_study(
 
         def ahead_of(fit: LawFit) -> float:
             try:
-                return prequential.log_score(fit.law, ready.data, by_cost, seed=seed, warm=fit.basins)
+                return prequential.log_score(fit.law, ready.data, by_cost, seed=seed, warm=fit)
             except UnreliableFit:
                 return float("-inf")
 

@@ -70,63 +70,93 @@ def invert_lower(lower: np.ndarray) -> np.ndarray:
     return inverse
 
 
-def solve(
-    precision: np.ndarray,
-    score: np.ndarray,
-    hierarchy: Hierarchy,
-    *,
-    damping: np.ndarray | None = None,
-    anchor: np.ndarray | None = None,
-) -> ArrowPosterior:
-    """Posterior from per-domain data terms: precision (..., G, p, p) and precision-times-mean (..., G, p).
-
-    With `damping` (...) the result is a Levenberg-Marquardt step from `anchor` (..., G, p) and not a posterior: the
-    diagonal of each block is multiplied by 1 + damping, and theta is pulled to the anchor by as much.
-    """
+def solve(precision: np.ndarray, score: np.ndarray, hierarchy: Hierarchy) -> ArrowPosterior:
+    """Posterior from per-domain data terms: precision (..., G, p, p) and precision-times-mean (..., G, p)."""
     num_shared, num_parameters = hierarchy.shared_mean.shape
     local_precision = 1.0 / hierarchy.local_var
     block = precision + local_precision[..., None, :, None] * np.eye(num_parameters)
     pull = score + local_precision[..., None, :] * hierarchy.local_mean
-    if damping is not None and anchor is not None:
-        extra = damping[..., None, None] * np.einsum("...gii->...gi", block)
-        block = block + extra[..., None] * np.eye(num_parameters)
-        pull = pull + extra * anchor
     inverse_factor = invert_lower(cholesky(block))
     root = np.swapaxes(inverse_factor, -1, -2)
     log_det = -2.0 * np.log(np.einsum("...gii->...gi", inverse_factor)).sum((-1, -2))
     log_det = log_det + precision.shape[-3] * np.log(hierarchy.local_var).sum(-1)
     covariance = root @ inverse_factor
-    free = np.einsum("...gij,...gj->...gi", covariance, pull)
+    free = (covariance @ pull[..., None])[..., 0]
     if num_shared == 0:
         empty = np.zeros((*free.shape[:-2], 0, num_parameters))
         no_root = np.zeros((*free.shape[:-2], 0, 0))
         return ArrowPosterior(free, empty, root, np.zeros((*free.shape, 0)), no_root, log_det)
 
-    # Given m, theta_g = free_g + weight_g (B_g m); the Schur complement of the blocks is the precision of m.
+    # Given m, theta_g = free_g + weight_g (B_g m).
     weight = covariance * local_precision[..., None, None, :]
-    schur_block = local_precision[..., None, :, None] * (np.eye(num_parameters) - weight)
-    design = hierarchy.design
-    size = num_shared * num_parameters
-    schur = np.einsum("gq,gr,...gij->...qirj", design, design, schur_block, optimize=True)
-    schur = schur.reshape(*schur.shape[:-4], size, size)
-    shared_precision = (1.0 / hierarchy.shared_var).reshape(*hierarchy.shared_var.shape[:-2], size)
-    schur = schur + shared_precision[..., None] * np.eye(size)
-    target = np.einsum("gq,...i,...gi->...qi", design, local_precision, free, optimize=True)
-    target = target.reshape(*target.shape[:-2], size) + shared_precision * hierarchy.shared_mean.reshape(size)
+    schur, target = _border(weight, free, hierarchy)
     shared_inverse = invert_lower(cholesky(schur))
     shared_root = np.swapaxes(shared_inverse, -1, -2)
-    shared = np.einsum("...ij,...j->...i", shared_root @ shared_inverse, target)
+    shared = (shared_root @ (shared_inverse @ target[..., None]))[..., 0]
     shared = shared.reshape(*shared.shape[:-1], num_shared, num_parameters)
     log_det = log_det - 2.0 * np.log(np.einsum("...ii->...i", shared_inverse)).sum(-1)
-    log_det = log_det - np.log(shared_precision).sum(-1)
-    theta = free + np.einsum("...gij,gq,...qj->...gi", weight, design, shared, optimize=True)
-    by_row = shared_root.reshape(*shared_root.shape[:-2], num_shared, num_parameters, size)
-    lever = np.einsum("...gij,gq,...qjk->...gik", weight, design, by_row, optimize=True)
+    log_det = log_det + np.log(hierarchy.shared_var).sum((-1, -2))
+    theta = free + (weight @ (hierarchy.design @ shared)[..., None])[..., 0]
+    by_row = shared_root.reshape(*shared_root.shape[:-2], num_shared, -1)
+    lever = weight @ (hierarchy.design @ by_row).reshape(*free.shape, -1)
     return ArrowPosterior(theta, shared, root, lever, shared_root, log_det)
+
+
+def damped_step(
+    precision: np.ndarray, score: np.ndarray, hierarchy: Hierarchy, *, damping: np.ndarray, anchor: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A Levenberg-Marquardt step from `anchor` (..., G, p): the means (theta, shared) of `solve`, held back.
+
+    The diagonal of each block is multiplied by 1 + `damping` (...), and theta is pulled to the anchor by as much.
+    """
+    num_shared, num_parameters = hierarchy.shared_mean.shape
+    local_precision = 1.0 / hierarchy.local_var
+    prior = local_precision[..., None, :, None] * np.eye(num_parameters)
+    block = precision + prior
+    extra = damping[..., None, None] * np.einsum("...gii->...gi", block)
+    block = block + extra[..., None] * np.eye(num_parameters)
+    pull = score + local_precision[..., None, :] * hierarchy.local_mean + extra * anchor
+    if num_shared == 0:
+        free = _solve_any(block, pull[..., None])[..., 0]
+        return free, np.zeros((*free.shape[:-2], 0, num_parameters))
+    right = np.concatenate([np.broadcast_to(prior, block.shape), pull[..., None]], axis=-1)
+    solved = _solve_any(block, right)
+    weight, free = solved[..., :-1], solved[..., -1]
+    schur, target = _border(weight, free, hierarchy)
+    shared = _solve_any(schur, target[..., None])[..., 0].reshape(*target.shape[:-1], num_shared, num_parameters)
+    return free + (weight @ (hierarchy.design @ shared)[..., None])[..., 0], shared
+
+
+def _border(weight: np.ndarray, free: np.ndarray, hierarchy: Hierarchy) -> tuple[np.ndarray, np.ndarray]:
+    """Precision (..., Q p, Q p) of m with theta eliminated (the Schur complement of the blocks), and times its mean."""
+    num_shared, num_parameters = hierarchy.shared_mean.shape
+    size = num_shared * num_parameters
+    local_precision = 1.0 / hierarchy.local_var
+    design = hierarchy.design
+    by_domain = local_precision[..., None, :, None] * (np.eye(num_parameters) - weight)
+    # Sums over domains as products of matrices: searching the best order of an einsum takes longer than the sums.
+    pairs = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)
+    schur = pairs.T @ by_domain.reshape(*by_domain.shape[:-2], num_parameters**2)
+    schur = schur.reshape(*schur.shape[:-2], num_shared, num_shared, num_parameters, num_parameters)
+    schur = np.swapaxes(schur, -3, -2).reshape(*schur.shape[:-4], size, size)
+    shared_precision = (1.0 / hierarchy.shared_var).reshape(*hierarchy.shared_var.shape[:-2], size)
+    schur = schur + shared_precision[..., None] * np.eye(size)
+    target = design.T @ (local_precision[..., None, :] * free)
+    target = target.reshape(*target.shape[:-2], size) + shared_precision * hierarchy.shared_mean.reshape(size)
+    return schur, target
+
+
+def _solve_any(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solutions for symmetric matrices (..., k, k), of which one that rounding made singular cannot stop the others."""
+    try:
+        return np.linalg.solve(matrix, right)
+    except np.linalg.LinAlgError:
+        inverse = invert_lower(cholesky(matrix))
+        return np.swapaxes(inverse, -1, -2) @ (inverse @ right)
 
 
 def prior_quadratic(theta: np.ndarray, shared: np.ndarray, hierarchy: Hierarchy) -> np.ndarray:
     """-2 log prior density of (m, theta) up to its normalising constant, (...)."""
-    centre = hierarchy.local_mean + np.einsum("gq,...qp->...gp", hierarchy.design, shared)
+    centre = hierarchy.local_mean + hierarchy.design @ shared
     local = ((theta - centre) ** 2 / hierarchy.local_var[..., None, :]).sum((-1, -2))
     return local + ((shared - hierarchy.shared_mean) ** 2 / hierarchy.shared_var).sum((-1, -2))

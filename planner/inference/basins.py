@@ -1,5 +1,6 @@
 """Modes of one law: robust Levenberg-Marquardt from many starts, all starts advanced together."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from planner.inference.data import BoundLaw, FitData
 # gradient, narrow enough that the data and not the prior choose the basin.
 _SEARCH_NOISE = 0.05
 _ITERATIONS = 40
-_PATIENCE = 10  # iterations without a better mode after which the search ends
+_PATIENCE, _WARM_PATIENCE = 10, 5  # iterations without a better mode after which the search ends
 _SETTLED = 0.02  # nats gained by a step: what is left is less than the later refinements gain
 _MAX_SEARCH_ROWS = 128
 _MAX_BASINS = 2
@@ -28,11 +29,17 @@ class Basins(NamedTuple):
     objective: np.ndarray  # (B,) negative log posterior at the search noise
 
 
+@functools.lru_cache(maxsize=256)
+def quasi_normal(num: int, dimension: int, *, seed: int) -> np.ndarray:
+    """Standard normal points (num, dimension) spread evenly (scrambled Sobol); shared, so not to be written to."""
+    sobol = qmc.Sobol(dimension, scramble=True, rng=np.random.default_rng(seed))
+    uniform = sobol.random_base2(max(num - 1, 0).bit_length())[:num]
+    return ndtri(np.clip(uniform, 1e-6, 1.0 - 1e-6))
+
+
 def starting_points(law: BoundLaw, num_domains: int, num_starts: int, *, seed: int) -> np.ndarray:
     """Quasi-random draws of the population prior, equal over domains, (num_starts, G, p); the first is its mean."""
-    sobol = qmc.Sobol(law.num_parameters, scramble=True, rng=np.random.default_rng(seed))
-    uniform = sobol.random(num_starts)
-    normal = ndtri(np.clip(uniform, 1e-6, 1.0 - 1e-6))
+    normal = quasi_normal(num_starts, law.num_parameters, seed=seed).copy()
     normal[0] = 0.0
     population = law.prior_mean + law.prior_sd * normal
     return np.repeat(population[:, None, :], num_domains, axis=1)
@@ -87,6 +94,7 @@ def find_basins(law: BoundLaw, data: FitData, *, num_starts: int, seed: int, war
     damping = np.full(num_starts, 1e-1)
     settled = np.zeros(num_starts, dtype=bool)
     lowest, since = np.inf, 0
+    patience = _PATIENCE if warm is None else _WARM_PATIENCE
     for _ in range(_ITERATIONS):
         residual = np.where(data.is_real, data.y - value, 0.0)
         weight = np.where(data.is_real, noise.student_weights(residual**2, variance) / variance, 0.0)
@@ -94,20 +102,20 @@ def find_basins(law: BoundLaw, data: FitData, *, num_starts: int, seed: int, war
         precision = np.swapaxes(weighted, -1, -2) @ jacobian
         pseudo = residual + (jacobian @ theta[..., None])[..., 0]
         score = (np.swapaxes(weighted, -1, -2) @ pseudo[..., None])[..., 0]
-        step = arrow.solve(precision, score, hierarchy, damping=damping, anchor=theta)
-        new_value, new_jacobian = law.value_and_jacobian(step.theta, data.coordinates)
-        new = objective(new_value, step.theta, step.shared)
+        new_theta, new_shared = arrow.damped_step(precision, score, hierarchy, damping=damping, anchor=theta)
+        new_value, new_jacobian = law.value_and_jacobian(new_theta, data.coordinates)
+        new = objective(new_value, new_theta, new_shared)
         accepted = new < best
         settled |= np.where(accepted, best - new < _SETTLED, damping > 1e6)
-        theta = np.where(accepted[:, None, None], step.theta, theta)
-        shared = np.where(accepted[:, None, None], step.shared, shared)
+        theta = np.where(accepted[:, None, None], new_theta, theta)
+        shared = np.where(accepted[:, None, None], new_shared, shared)
         value = np.where(accepted[:, None, None], new_value, value)
         jacobian = np.where(accepted[:, None, None, None], new_jacobian, jacobian)
         best = np.where(accepted, new, best)
         damping = np.clip(np.where(accepted, damping * 0.2, damping * 8.0), 1e-8, 1e8)
         since = 0 if best.min() < lowest - _SETTLED else since + 1
         lowest = min(lowest, best.min())
-        if since >= _PATIENCE or settled[best < lowest + _HOPE].all():
+        if since >= patience or settled[best < lowest + _HOPE].all():
             break
     return _distinct(theta, best, settled)
 

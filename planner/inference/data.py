@@ -94,7 +94,7 @@ def _compiled(law: Law) -> Compiled:
 
 _CHUNK = 256  # draws evaluated by one call
 _POINT_CHUNK = 2
-_JACOBIAN_CHUNK = 32  # starts or nodes whose derivatives are evaluated by one call
+_JACOBIAN_CHUNK = 16  # starts or nodes whose derivatives are evaluated by one call
 
 
 def _call(function, chunk: int, theta: np.ndarray, *arguments):  # type: ignore[no-untyped-def]

@@ -6,15 +6,15 @@ adaptive importance sampling (as INLA does on a grid: Rue, Martino and Chopin 20
 its own mode.  Draws come from these Gaussians and are reweighted by the exact density.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import digamma, gammaln, ndtri
-from scipy.stats import qmc
+from scipy.special import digamma, gammaln
 
 from planner.errors import UnreliableFit
 from planner.inference import arrow, noise
-from planner.inference.basins import find_basins, thin
+from planner.inference.basins import find_basins, quasi_normal, thin
 from planner.inference.data import (
     LOG_CURVE_PRIOR,
     LOG_DISCREPANCY_PRIOR,
@@ -25,11 +25,13 @@ from planner.inference.data import (
     Scales,
 )
 
-_NODES_A_ROUND = 32
+_STARTS, _WARM_STARTS = 32, 8  # of the search for modes, from nothing and from an earlier fit
+_NODES_A_ROUND, _WARM_NODES = 32, 24
 _ROUNDS = 4
+_WARM_ROUNDS = 2  # the least where an earlier fit says where to look
 _MAX_ROUNDS = 8
 _MAX_BLOCKS = 80  # domains over all rounds: with many domains each says more of the scales, and each costs as much
-_ENOUGH_NODES = 24.0  # effective nodes at which the sampling of the scales may stop
+_ENOUGH_NODES = 20.0  # effective nodes at which the sampling of the scales may stop
 _REFINEMENTS = 3
 _STUDENT_ROUNDS = 2
 _MAX_SCALE_ROWS = 256  # runs a domain from which the scales are learned
@@ -51,6 +53,13 @@ class Conditional(NamedTuple):
     log_evidence: np.ndarray  # (N,)
 
 
+class Proposal(NamedTuple):
+    """A Gaussian that nodes of the scales are drawn from.  H scales."""
+
+    mean: np.ndarray  # (H,)
+    root: np.ndarray  # (H, H) lower
+
+
 class LawFit(NamedTuple):
     """Posterior of one law as weighted Gaussian components (one a node).  N components."""
 
@@ -62,6 +71,7 @@ class LawFit(NamedTuple):
     student: np.ndarray  # (N, G, n) noise precision multipliers
     log_evidence: float
     basins: np.ndarray  # (B, G, p) to warm the next fit
+    proposal: Proposal  # of its scales, likewise
 
 
 def linearise(law: BoundLaw, data: FitData, theta: np.ndarray) -> Linear:
@@ -94,7 +104,7 @@ def condition(law: BoundLaw, data: FitData, linear: Linear, scales: Scales, stud
     posterior = arrow.solve(0.5 * (precision + np.swapaxes(precision, -1, -2)), score, hierarchy)
     misfit = (pseudo[..., 0] * solved[..., -1]).sum((-1, -2))
     fitted = (posterior.theta * score).sum((-1, -2))
-    curved = np.einsum("ngi,ngij,ngj->n", posterior.theta, precision, posterior.theta)
+    curved = (posterior.theta * (precision @ posterior.theta[..., None])[..., 0]).sum((-1, -2))
     quadratic = misfit - 2.0 * fitted + curved + arrow.prior_quadratic(posterior.theta, posterior.shared, hierarchy)
     num_runs = data.is_real.sum()
     log_evidence = -0.5 * (num_runs * np.log(2.0 * np.pi) + marginal.log_det + quadratic + posterior.log_det)
@@ -187,46 +197,67 @@ class _Nodes(NamedTuple):
     weight: np.ndarray  # (N,)
     log_evidence: float  # of the basin, scales integrated out
     student: np.ndarray  # (N, G, n)
+    proposal: Proposal
 
 
-def _sample_scales(law: BoundLaw, data: FitData, linear: Linear, *, num_keep: int, seed: int) -> _Nodes:
-    """Nodes for the scales of one basin by adaptive importance sampling on the closed-form evidence."""
+def _proposal(nodes: np.ndarray, weight: np.ndarray, prior_sd: np.ndarray, num_free: int) -> Proposal:
+    """The Gaussian of the next nodes.
+
+    Inflated, and never narrower than a part of the prior: a few lucky nodes must not close the search.  Only the first
+    `num_free` scales correlate: the distances between domains are many, each known by itself, and the correlations of
+    a few dozen nodes would be noise.
+    """
+    mean = weight @ nodes
+    covariance = 1.5 * (nodes - mean).T @ ((nodes - mean) * weight[:, None])
+    covariance[num_free:] = covariance[:, num_free:] = 0.0
+    variance = 1.5 * weight @ (nodes - mean) ** 2
+    np.fill_diagonal(covariance, variance + (0.15 * prior_sd) ** 2)
+    return Proposal(mean, np.linalg.cholesky(covariance))
+
+
+def _sample_scales(
+    law: BoundLaw, data: FitData, linear: Linear, *, num_keep: int, seed: int, warm: Proposal | None = None
+) -> _Nodes:
+    """Nodes for the scales of one basin by adaptive importance sampling on the closed-form evidence.
+
+    The first round draws from the prior; the next from what the rounds before found, or from an earlier fit.
+    """
     priors = _scale_priors(law, data)
     prior_mean, prior_sd = priors.T
-    normal = ndtri(
-        np.clip(qmc.Sobol(len(priors), rng=np.random.default_rng(seed)).random(_NODES_A_ROUND), 1e-6, 1 - 1e-6)
-    )
-    mean, root = prior_mean, np.diag(prior_sd)
+    num_free = len(priors) - (law.num_parameters if len(data.y) > 1 else 0)
+    if warm is not None and len(warm.mean) != len(priors):
+        warm = None
+    least, num_new = (_ROUNDS, _NODES_A_ROUND) if warm is None else (_WARM_ROUNDS, _WARM_NODES)
+    normal = quasi_normal(num_new, len(priors), seed=seed)
+    proposal = Proposal(prior_mean, np.diag(prior_sd))
     nodes, log_target, proposals, students = [], [], [], []
     for round_index in range(int(np.clip(_MAX_BLOCKS // len(data.y), _ROUNDS, _MAX_ROUNDS))):
-        new = mean + normal @ root.T
+        new = proposal.mean + normal @ proposal.root.T
         new = np.clip(new, prior_mean - 5 * prior_sd, prior_mean + 5 * prior_sd)
         bound, student = bound_evidence(law, data, linear, _unpack(new, data))
         value = bound + _log_prior(new, priors)
         students.append(student)
         nodes.append(new)
         log_target.append(value)
-        proposals.append((mean, root))
+        proposals.append(proposal)
         every = np.concatenate(nodes)
         if not np.isfinite(np.concatenate(log_target)).any():
             if round_index + 1 < _ROUNDS:
                 continue
-            return _Nodes(every[:1], np.ones(1), -np.inf, np.concatenate(students)[:1])
+            return _Nodes(every[:1], np.ones(1), -np.inf, np.concatenate(students)[:1], proposal)
         log_weight = np.concatenate(log_target) - _log_mixture(every, proposals)
         weight = np.exp(log_weight - log_weight.max())
         weight /= weight.sum()
-        if round_index + 1 >= _ROUNDS and 1.0 / (weight**2).sum() > _ENOUGH_NODES:
+        if round_index + 1 >= least and 1.0 / (weight**2).sum() > _ENOUGH_NODES:
             break
-        mean = weight @ every
-        # Inflated, and never narrower than a part of the prior: a few lucky nodes must not close the search.
-        covariance = 1.5 * (every - mean).T @ ((every - mean) * weight[:, None]) + np.diag((0.15 * prior_sd) ** 2)
-        root = np.linalg.cholesky(covariance)
+        proposal = warm if round_index == 0 and warm is not None else _proposal(every, weight, prior_sd, num_free)
     log_evidence = float(np.log(np.mean(np.exp(log_weight - log_weight.max()))) + log_weight.max())
     positions = (np.arange(num_keep) + 0.5) / num_keep
     order = np.argsort(every[:, 0])
     picked = order[np.searchsorted(np.cumsum(weight[order]), positions).clip(max=len(order) - 1)]
     unique, counts = np.unique(picked, return_counts=True)
-    return _Nodes(every[unique], counts / num_keep, log_evidence, np.concatenate(students)[unique])
+    best = _proposal(every, weight, prior_sd, num_free)
+    return _Nodes(every[unique], counts / num_keep, log_evidence, np.concatenate(students)[unique], best)
 
 
 def _student_of_all(law: BoundLaw, data: FitData, theta: np.ndarray, part: _Nodes, thinned: FitData) -> np.ndarray:
@@ -237,7 +268,7 @@ def _student_of_all(law: BoundLaw, data: FitData, theta: np.ndarray, part: _Node
     return bound_evidence(law, data, linear, _unpack(part.scales, data))[1]
 
 
-def _log_mixture(points: np.ndarray, proposals: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+def _log_mixture(points: np.ndarray, proposals: Sequence[Proposal]) -> np.ndarray:
     """Log density of the equal mixture of Gaussian proposals, (N,)."""
     parts = []
     for mean, root in proposals:
@@ -254,15 +285,19 @@ def _is_usable(linear: Linear, conditional: Conditional) -> np.ndarray:
     return np.all(finite, axis=0) & np.isfinite(conditional.log_evidence)
 
 
-def fit_law(
-    law: BoundLaw, data: FitData, *, seed: int, num_starts: int = 32, num_nodes: int = 8, warm: np.ndarray | None = None
-) -> LawFit:
-    """Fits one law; see the module."""
-    basins = find_basins(law, data, num_starts=num_starts, seed=seed, warm=warm)
+def fit_law(law: BoundLaw, data: FitData, *, seed: int, num_nodes: int = 8, warm: LawFit | None = None) -> LawFit:
+    """Fits one law; see the module.  A `warm` fit of nearly the same runs says where to look first, not what is there.
+
+    Raises:
+        UnreliableFit: no finite likelihood or posterior.
+    """
+    known, proposal = (None, None) if warm is None else (warm.basins, warm.proposal)
+    num_starts = _STARTS if warm is None else _WARM_STARTS
+    basins = find_basins(law, data, num_starts=num_starts, seed=seed, warm=known)
     thinned = thin(data, _MAX_SCALE_ROWS)
     at_modes = linearise(law, thinned, basins.theta)
     linears = [Linear(*(array[b] for array in at_modes)) for b in range(len(basins.theta))]
-    parts = [_sample_scales(law, thinned, linear, num_keep=num_nodes, seed=seed + 1) for linear in linears]
+    parts = [_sample_scales(law, thinned, each, num_keep=num_nodes, seed=seed + 1, warm=proposal) for each in linears]
     evidence = np.array([part.log_evidence for part in parts])
     if not np.isfinite(evidence).any():
         raise UnreliableFit(f"law {law.law.name!r} has no finite likelihood for these runs")
@@ -274,11 +309,7 @@ def fit_law(
     sizes = [len(parts[b].scales) for b in kept]
     student = np.concatenate([_student_of_all(law, data, basins.theta[b], parts[b], thinned) for b in kept])
     theta = np.repeat(basins.theta[kept], sizes, axis=0)
-    padding = 2 * num_nodes - len(nodes)
-    pad = lambda array: np.concatenate([array, np.repeat(array[:1], padding, 0)])  # noqa: E731
-    scales = _unpack(pad(nodes), data)
-    theta, student = pad(theta), pad(student)
-    weight = np.concatenate([weight, np.zeros(padding)])
+    scales = _unpack(nodes, data)
     for _ in range(_REFINEMENTS):
         linear = linearise(law, data, theta)
         conditional = condition(law, data, linear, scales, student)
@@ -295,4 +326,5 @@ def fit_law(
     if not weight.any():
         raise UnreliableFit(f"law {law.law.name!r} has no finite posterior for these runs")
     log_evidence = float(np.logaddexp.reduce(evidence))
-    return LawFit(law, scales, weight / weight.sum(), linear, conditional, student, log_evidence, basins.theta)
+    best = parts[int(np.argmax(evidence))].proposal
+    return LawFit(law, scales, weight / weight.sum(), linear, conditional, student, log_evidence, basins.theta, best)

@@ -12,7 +12,7 @@ from planner.inference import weights as law_weights
 from planner.inference.basins import thin
 from planner.inference.data import BoundLaw, FitData
 from planner.inference.draws import LawDraws, draw
-from planner.inference.laplace import fit_law
+from planner.inference.laplace import LawFit, fit_law
 
 _CUTS = (0.5, 0.7, 0.85)  # shares of the runs after which the next ones are predicted
 _MIN_RUNS = 6
@@ -30,12 +30,12 @@ def blocks(num_runs: int) -> Iterator[tuple[int, int]]:
             yield first, last
 
 
-def log_score(law: BoundLaw, data: FitData, log_cost: np.ndarray, *, seed: int, warm: np.ndarray | None) -> float:
+def log_score(law: BoundLaw, data: FitData, log_cost: np.ndarray, *, seed: int, warm: LawFit | None) -> float:
     """Log predictive density of dearer runs, summed over cuts; a rung of cost counts once, however many runs it has.
 
     Args:
         log_cost: of all runs in order of cost, (R,); `data.order` indexes it.
-        warm: modes of the fit to all runs, tried as starts, (B, G, p).
+        warm: the fit to all runs, which says where to look first.
 
     Raises:
         UnreliableFit: the law cannot be fitted to the runs before a cut.
