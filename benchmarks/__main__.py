@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -40,8 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _keep_compiled_code() -> None:
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "scaling-planner" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "scaling-planner" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 if __name__ == "__main__":

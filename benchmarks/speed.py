@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -19,36 +23,75 @@ from planner.records import Design, DesignTable, Outcome, RunState
 from planner.spec import StudySpec, parse_study_spec
 
 _REPEATS = 3
+_REFERENCE = {"num_runs": 60, "num_candidates": 3000, "num_domains": 1, "num_axes": 3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of this command."""
     parser.add_argument("--quick", action="store_true", help="only the reference case: 60 runs, 3,000 candidates")
+    parser.add_argument("--first", action="store_true", help="only the first answers of new processes")
+    parser.add_argument("--one", choices=("plan", "answer"), help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="one JSON object a line on standard output")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Times the reference case, then each size on its own."""
-    for case in _cases(quick=options.quick):
-        row = _measure(**case)
+    """Times the reference case, then each size on its own, then first answers."""
+    if options.one:
+        _once(options.one)
+        return 0
+    for row in _rows(options):
         if options.json:
             print(json.dumps(row), flush=True)
         else:
-            print("  ".join(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
+            print("  ".join(f"{key} {_words(value)}" for key, value in row.items()), flush=True)
     return 0
 
 
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if not options.first:
+        for case in _cases(quick=options.quick):
+            yield _measure(**case)
+    if not options.quick:
+        yield from _first_answers()
+
+
+def _first_answers() -> Iterator[dict[str, Any]]:
+    """Seconds of whole processes that answer once, with no compiled code kept from before and with all of it."""
+    for kind in ("plan", "answer"):
+        with tempfile.TemporaryDirectory() as folder:
+            for cache in ("empty", "filled"):
+                start = time.perf_counter()
+                environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": folder}
+                subprocess.run(
+                    [sys.executable, "-m", "benchmarks", "speed", "--one", kind], env=environment, check=True
+                )
+                yield {"first": kind, "compiled_code": cache, "seconds": time.perf_counter() - start}
+
+
+def _once(kind: str) -> None:
+    """What a new process does for its first plan, or for its first predictions from the engine of answers."""
+    spec, outcomes, table, targets = make_study(**_REFERENCE)
+    if kind == "plan":
+        _plan(inference.fit_study(spec, outcomes, table, targets, num_draws=0), table, targets)
+        return
+    posterior = inference.fit_study(spec, outcomes, table, targets, engine="refined", look_ahead=True)
+    posterior.response_draws(targets.domain, targets.x)
+
+
 def _cases(*, quick: bool) -> Iterator[dict[str, int]]:
-    reference = {"num_runs": 60, "num_candidates": 3000, "num_domains": 1, "num_axes": 3}
-    yield reference
+    yield _REFERENCE
     if quick:
         return
     for num_runs in (20, 200, 500):
-        yield reference | {"num_runs": num_runs}
+        yield _REFERENCE | {"num_runs": num_runs}
     for num_candidates in (300, 30_000, 300_000):
-        yield reference | {"num_candidates": num_candidates}
+        yield _REFERENCE | {"num_candidates": num_candidates}
     for num_domains in (4, 10, 50):
-        yield reference | {"num_domains": num_domains, "num_runs": 10 * num_domains}
+        yield _REFERENCE | {"num_domains": num_domains, "num_runs": 10 * num_domains}
 
 
 def make_study(
@@ -93,9 +136,21 @@ def make_study(
     return spec, outcomes, table, targets
 
 
+def _plan(posterior: inference.StudyPosterior, table: DesignTable, targets: DesignTable) -> None:
+    budget = float(np.quantile(table.cost, 0.9)) * 5.0
+    policies.choose(
+        [posterior],
+        table,
+        prediction_points(targets.domain, targets.x),
+        total_budget=budget,
+        budget=budget,
+        pending=np.zeros((0, 1 + table.x.shape[1])),
+        num=4,
+    )
+
+
 def _measure(**sizes: int) -> dict[str, Any]:
     spec, outcomes, table, targets = make_study(**sizes)
-    budget = float(np.quantile(table.cost, 0.9)) * 5.0
     seconds: dict[str, list[float]] = {"fit": [], "plan": []}
     posterior = None
     traces: list[int] = []
@@ -104,15 +159,7 @@ def _measure(**sizes: int) -> dict[str, Any]:
         posterior = inference.fit_study(spec, outcomes, table, targets, num_draws=0, warm=posterior)
         seconds["fit"].append(time.perf_counter() - start)
         start = time.perf_counter()
-        policies.choose(
-            [posterior],
-            table,
-            prediction_points(targets.domain, targets.x),
-            total_budget=budget,
-            budget=budget,
-            pending=np.zeros((0, 1 + table.x.shape[1])),
-            num=4,
-        )
+        _plan(posterior, table, targets)
         seconds["plan"].append(time.perf_counter() - start)
         traces.append(sum(inference_data.TRACES.values()))
     assert posterior is not None

@@ -93,6 +93,7 @@ def _compiled(law: Law) -> Compiled:
 
 
 _CHUNK = 256  # draws evaluated by one call
+_WALKER_CHUNK = 64  # walkers, likewise
 _POINT_CHUNK = 2
 _JACOBIAN_CHUNK = 16  # starts or nodes whose derivatives are evaluated by one call
 
@@ -128,11 +129,13 @@ class BoundLaw(NamedTuple):
 
     def value(self, theta: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
         """Mean responses (S, G, n) of parameters (S, G, p) at coordinates (G, n, A)."""
-        return _call(_compiled(self.law).value, _CHUNK, theta, coordinates, self.context)
+        chunk = _CHUNK if len(theta) > _WALKER_CHUNK else _WALKER_CHUNK
+        return _call(_compiled(self.law).value, chunk, theta, coordinates, self.context)
 
     def value_and_jacobian(self, theta: np.ndarray, coordinates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean responses (S, G, n) and their derivatives (S, G, n, p)."""
-        return _call(_compiled(self.law).value_and_jacobian, _JACOBIAN_CHUNK, theta, coordinates, self.context)
+        chunk = _JACOBIAN_CHUNK if len(theta) < _WALKER_CHUNK else _WALKER_CHUNK
+        return _call(_compiled(self.law).value_and_jacobian, chunk, theta, coordinates, self.context)
 
     def value_at(self, theta: np.ndarray, coordinates: np.ndarray) -> np.ndarray:
         """Mean responses (S, P) where draw s has parameters theta[s, i] at point i of (P, A)."""

@@ -33,6 +33,8 @@ from planner.inference.draws import LawDraws
 from planner.inference.laplace import LawFit
 from planner.inference.walkers import Problem, Walkers, local_prior, log_likelihood, make_problem, marginal_of
 
+_MANY, _FEW = (128, 100), (64, 50)  # walkers and sweeps
+_FEW_DRAWS = 60
 _LEAPFROGS = 8
 _TARGET_ACCEPTANCE = 0.75
 _SCALE_MOVES = 2
@@ -316,12 +318,24 @@ def _theta_of_nodes(fit: LawFit, node: np.ndarray, rng: np.random.Generator) -> 
 
 
 def refine(
-    fit: LawFit, data: FitData, num_draws: int, *, num_walkers: int = 128, num_sweeps: int = 100, seed: int = 0
+    fit: LawFit,
+    data: FitData,
+    num_draws: int,
+    *,
+    num_walkers: int | None = None,
+    num_sweeps: int | None = None,
+    seed: int = 0,
 ) -> LawDraws:
-    """Draws of a law from the exact density; the second half of the sweeps is kept.  C walkers is even."""
+    """Draws of a law from the exact density; the second half of the sweeps is kept.
+
+    By default 128 walkers make 100 sweeps, and fewer of both for a law of which few draws are wanted since it weighs
+    little in the average.  The number of walkers is even.
+    """
     law = fit.law
     problem = make_problem(law, data)
     rng = np.random.default_rng((seed, 2))
+    usual = _FEW if num_draws <= _FEW_DRAWS else _MANY
+    num_walkers, num_sweeps = num_walkers or usual[0], num_sweeps or usual[1]
     every = _start(problem, fit, num_walkers, seed)
     half = num_walkers // 2
     left, right = every.take(slice(0, half)), every.take(slice(half, None))

@@ -51,6 +51,8 @@ class Problem(NamedTuple):
     phi: np.ndarray  # (G, n, M)
     curve: np.ndarray  # (G, n, K)
     missed: np.ndarray
+    gram: np.ndarray  # (G, n, n) Phi Phi'
+    curve_gram: np.ndarray  # (G, n, n)
 
     def residual(self, theta: np.ndarray) -> np.ndarray:
         value = self.law.value(theta, self.data.coordinates)[..., self.rows]
@@ -80,7 +82,9 @@ def make_problem(law: BoundLaw, data: FitData) -> Problem:
     rows = np.flatnonzero(data.is_real.any(axis=0))
     phi = np.where(data.is_real[..., None], data.phi, 0.0)[:, rows]
     columns = (data.y[:, rows], data.is_real[:, rows], data.known_var[:, rows])
-    return Problem(law, data, rows, *columns, phi, data.curve[:, rows], data.missed[:, rows])
+    curve = data.curve[:, rows]
+    grams = (of @ np.swapaxes(of, -1, -2) for of in (phi, curve))
+    return Problem(law, data, rows, *columns, phi, curve, data.missed[:, rows], *grams)
 
 
 def log_likelihood(problem: Problem, scales: np.ndarray, multiplier: np.ndarray, residual: np.ndarray) -> np.ndarray:
@@ -91,15 +95,17 @@ def log_likelihood(problem: Problem, scales: np.ndarray, multiplier: np.ndarray,
     """
     diagonal = problem.diagonal(scales, multiplier)
     amplitude, effect = problem.amplitudes(scales)
-    features = np.concatenate([problem.phi, problem.curve], axis=-1)
-    num_rows, num_features = features.shape[1:]
-    sizes = [np.repeat(a[:, None], b.shape[-1], 1) for a, b in ((amplitude, problem.phi), (effect, problem.curve))]
-    unit = np.concatenate(sizes, axis=1)[:, None, :]  # (C, 1, M + K)
+    num_rows, num_features = problem.y.shape[1], problem.phi.shape[-1] + problem.curve.shape[-1]
     form = (residual**2 / diagonal).sum(-1)
     if num_rows <= num_features:
-        inner, border, log_det = (features * unit[:, None] ** 2) @ np.swapaxes(features, -1, -2), residual, 0.0
+        inner, border, log_det = amplitude[:, None, None, None] ** 2 * problem.gram, residual, 0.0
+        if problem.curve.shape[-1]:
+            inner = inner + effect[:, None, None, None] ** 2 * problem.curve_gram
         added = diagonal
     else:
+        features = np.concatenate([problem.phi, problem.curve], axis=-1)
+        sizes = [np.repeat(a[:, None], b.shape[-1], 1) for a, b in ((amplitude, problem.phi), (effect, problem.curve))]
+        unit = np.concatenate(sizes, axis=1)[:, None, :]  # (C, 1, M + K)
         inner = (np.swapaxes(features, -1, -2) / diagonal[..., None, :]) @ features
         inner = inner * unit[..., None] * unit[..., None, :]
         border = unit * (np.swapaxes(features, -1, -2) @ (residual / diagonal)[..., None])[..., 0]
