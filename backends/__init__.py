@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from planner.execution import Backend
 
 KINDS: Mapping[str, tuple[str, str]] = {
+    "command": ("backends.local", "Command"),
     "local": ("backends.local", "Local"),
+    "ray": ("backends.ray_cluster", "Ray"),
     "replay": ("backends.replay", "Replay"),
     "simulator": ("backends.simulator", "Simulator"),
+    "slurm": ("backends.slurm", "Slurm"),
 }
-# Accepted nowhere yet; named so that the error says more than "unknown".
-PLANNED = ("command", "ray", "slurm")
 # Options of the loop and of other backends: a backend that knows all its own lets them pass, so that a study can
 # change its backend by one word.
 FOREIGN = frozenset(
@@ -33,11 +34,6 @@ def open_backend(kind: str, options: Mapping[str, Any], study_dir: Path) -> "Bac
 
     if kind not in KINDS:
         known = ", ".join(sorted(KINDS))
-        if kind in PLANNED:
-            raise BackendError(
-                f"backend.kind is {kind!r}, which is not available in this version. Available: {known}."
-                ' kind = "local" with command = [...] starts any program on this machine.'
-            )
         raise BackendError(f"backend.kind is {kind!r}, which is unknown. Available: {known}")
     module_name, class_name = KINDS[kind]
     backend_class = getattr(importlib.import_module(module_name), class_name)

@@ -10,7 +10,6 @@ trainer); `trainer` or `command` (see `backends.worker`).  All other options are
 """
 
 import os
-import re
 import sys
 import time
 from collections import deque
@@ -20,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from backends import attempts, processes, slots
-from backends.jobfile import TERMINATED, TIME_LIMIT, JobFolder, read_result
-from backends.jsonfile import as_cost, plain, read_json, write_json
-from backends.worker import DEFAULT_GRACE
+from backends.folders import MARGIN_SECONDS, FolderBackend, result_of, unknown_report
+from backends.jobfile import TERMINATED, TIME_LIMIT, JobFolder
+from backends.jsonfile import as_cost, read_json, write_json
 from planner.execution import BackendError, Job, Report
 from planner.records import RunState
 
-# How long a worker may be late with its own SIGKILL before the backend kills it as well.
-MARGIN_SECONDS = 10.0
 # Workers of this process whose `Local` is gone: somebody must wait for them, or they stay zombies.
 _left_behind: set[int] = set()
 
@@ -45,17 +42,13 @@ class _Entry:
     final: Report | None = None
 
 
-class Local:
+class Local(FolderBackend):
     """Backend "local"; see the module."""
 
-    simulated = False
-
     def __init__(self, options: Mapping[str, Any], study_dir: Path) -> None:
-        self.options = dict(options)
-        self.study_dir = Path(study_dir).resolve()
+        super().__init__(options, study_dir)
         self._slot_environment = slots.slots_from(self.options)
         self.slots = len(self._slot_environment)
-        self.grace = slots.number(self.options, "grace_seconds", DEFAULT_GRACE)
         self._entries: dict[str, _Entry] = {}
         self._queue: deque[_Entry] = deque()
         self._adopted: set[Path] = set()
@@ -69,14 +62,14 @@ class Local:
         Raises `BackendError` when nothing says what to run, or when the job folder cannot be written.
         """
         folder = JobFolder(Path(job.folder).resolve())
-        content = self._content(job)
+        content = self.content(job)
         self._adopt_siblings(folder.path.parent)
         working = self._working_entry(folder)
         if working is not None and not attempts.is_over(folder, working.attempt):
             return working.handle
-        handle = self._handle(folder, job.attempt)
+        handle = self.handle(folder, job.attempt)
         try:
-            if not self._prepare(folder, content):
+            if not self.prepare(folder, content):
                 return handle
         except OSError as error:
             raise BackendError(f"cannot write the job folder {folder.path}: {error}") from error
@@ -90,7 +83,7 @@ class Local:
         entries = [self._entry_of(handle) for handle in handles]
         self._start_ready()
         return [
-            self._observe(entry) if entry is not None else _unknown_report(handle)
+            self._observe(entry) if entry is not None else unknown_report(handle)
             for handle, entry in zip(handles, entries, strict=True)
         ]
 
@@ -117,64 +110,22 @@ class Local:
 
     # ---- what is known ----
 
-    def _content(self, job: Job) -> dict[str, Any]:
-        options = self.options | dict(job.options) | {"grace_seconds": self.grace}
-        if (options.get("trainer") is None) == (options.get("command") is None):
-            raise BackendError(
-                'backend "local" needs trainer = "module:function" or command = ["program", "argument", ...],'
-                f" one of them; got trainer={options.get('trainer')!r}, command={options.get('command')!r}"
-            )
-        content: dict[str, Any] = plain(
-            {
-                "run_id": job.run_id,
-                "attempt": job.attempt,
-                "domain": job.design.domain,
-                "axes": dict(job.design.axes),
-                "seed": job.design.seed,
-                "max_cost": job.max_cost,
-                "deadline_seconds": job.deadline_seconds,
-                "checkpoints": str(JobFolder(Path(job.folder).resolve()).checkpoints),
-                "working_folder": str(self.study_dir),
-                "options": options,
-            }
-        )
-        return content
-
-    def _prepare(self, folder: JobFolder, content: Mapping[str, Any]) -> bool:
-        """Writes job.json; False if this attempt is over, or started once and must be judged by `poll`."""
-        known, attempt = read_json(folder.job), int(content["attempt"])
-        if known is not None and attempts.is_stale(folder, known, content):
-            attempts.set_aside(folder)
-            known = None
-        if known is not None and attempts.is_over(folder, attempt):
-            return False
-        if known is not None and known.get("attempt") == attempt:
-            return attempts.process_note(folder, attempt) is None
-        if known is not None:
-            attempts.clear_for_attempt(folder, int(known.get("attempt", 0)))
-        write_json(folder.job, content)
-        return True
-
-    def _handle(self, folder: JobFolder, attempt: int) -> str:
-        path = folder.path
-        if path.is_relative_to(self.study_dir):
-            path = path.relative_to(self.study_dir)  # so that a study can be moved
-        return f"{attempt}:{path.as_posix()}"
-
     def _entry_of(self, handle: str) -> _Entry | None:
         """The entry of a handle, also of one that another process was given; None if its folder is gone."""
         if handle in self._entries:
             return self._entries[handle]
-        match = re.fullmatch(r"(\d+):(.+)", handle, re.DOTALL)
-        folder = JobFolder(self.study_dir / match[2]) if match else None
-        job = read_json(folder.job) if folder else None
-        if match is None or folder is None or job is None:
+        place = self.place(handle)
+        if place is None:
             return None
+        _, folder, attempt = place
         self._adopt_siblings(folder.path.parent)
-        attempt = int(match[1])
         entry = self._entries.setdefault(handle, _Entry(handle=handle, folder=folder, attempt=attempt))
         never_started = attempts.process_note(folder, attempt) is None and not folder.cancel.exists()
-        if job.get("attempt") == attempt and never_started and not attempts.is_over(folder, attempt):
+        if (
+            (read_json(folder.job) or {}).get("attempt") == attempt
+            and never_started
+            and not attempts.is_over(folder, attempt)
+        ):
             self._queue.append(entry)  # it was waiting for a slot when its planner died
         return entry
 
@@ -194,7 +145,7 @@ class Local:
         note = read_json(folder.process)
         if note is None or not isinstance(note.get("attempt"), int) or not attempts.is_working(folder, note):
             return None
-        handle = self._handle(folder, note["attempt"])
+        handle = self.handle(folder, note["attempt"])
         slot = str(note.get("slot")) if attempts.is_local(note) else None
         self._entries[handle] = _Entry(handle=handle, folder=folder, attempt=note["attempt"], slot=slot)
         return self._entries[handle]
@@ -260,9 +211,7 @@ class Local:
         job = read_json(entry.folder.job) or {}
         extra = (job.get("options") or {}).get("env") or {}
         environment |= {str(name): str(value) for name, value in extra.items()}
-        root = Path(__file__).resolve().parents[1]
-        if root.name not in ("site-packages", "dist-packages"):
-            # A checkout: the planner found it through its own search path, which the worker does not inherit.
+        if (root := slots.checkout()) is not None:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(root)]))
         return environment
 
@@ -273,10 +222,7 @@ class Local:
             return entry.final
         # In this order: a result that is not there after the death will never come.
         alive = self._is_alive(entry)
-        try:
-            result, broken = read_result(entry.folder.result), ""
-        except ValueError as error:
-            result, broken = None, f"the trainer's result is not valid: {error}"
+        result, broken = result_of(entry.folder)
         if result is not None:
             entry.final = attempts.result_report(entry.folder, entry.handle, result)
         elif alive:
@@ -330,6 +276,27 @@ class Local:
         processes.kill_family(note.get("token"), attempts.roots(note), timeout=0.0)
 
 
+class Command(Local):
+    """Backend "command": a launcher that waits for its run, such as torchrun, `sky launch` or `ray job submit`.
+
+    As `local` with `command = [...]`; `slots` (default 1) launchers at once, and none of this machine's GPUs is set
+    aside for them, since the run may be elsewhere.
+    """
+
+    kind = "command"
+
+    def __init__(self, options: Mapping[str, Any], study_dir: Path) -> None:
+        command = options.get("command")
+        if isinstance(command, str) or not isinstance(command, Sequence) or not command:
+            raise BackendError(
+                f'backend.command is {command!r}; kind = "command" needs a list of arguments, such as'
+                ' ["torchrun", "train.py", "--lr", "{learning_rate}"] (no shell is used)'
+            )
+        if options.get("trainer") is not None:
+            raise BackendError('kind = "command" runs a command; for a trainer in Python use kind = "local"')
+        super().__init__({"slots": 1, "threads_per_slot": 0, **options}, study_dir)
+
+
 def _reap_left_behind() -> None:
     for pid in list(_left_behind):
         try:
@@ -338,8 +305,3 @@ def _reap_left_behind() -> None:
             ended = True
         if ended:
             _left_behind.discard(pid)
-
-
-def _unknown_report(handle: str) -> Report:
-    name = handle.rpartition("/")[2].rpartition(":")[2]
-    return Report(run_id=name, handle=handle, state=RunState.LOST, message=f"no job folder for handle {handle!r}")

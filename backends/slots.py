@@ -16,6 +16,19 @@ def number(options: Mapping[str, Any], name: str, default: float) -> float:
     return float(value)
 
 
+def whole(options: Mapping[str, Any], name: str, default: int) -> int:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BackendError(f"backend.{name} is {value!r}; it must be a whole number, at least 1")
+    return value
+
+
+def checkout() -> Path | None:
+    """The folder from which this package is imported where it is not installed: workers must be told of it."""
+    root = Path(__file__).resolve().parents[1]
+    return None if root.name in ("site-packages", "dist-packages") else root
+
+
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

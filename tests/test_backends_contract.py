@@ -1,8 +1,10 @@
 """What every backend must do, run over all of them: one job that goes a certain way, on each backend that can do it."""
 
 import csv
+import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +52,19 @@ def train(job):
         raise jobfile.Requeue("stopped")
 """
 
+LAUNCHER = """
+import sys
+from pathlib import Path
+import contract_trainer
+from backends import jobfile, worker
+
+try:
+    sys.exit(worker._finish(contract_trainer.train(jobfile.parse_job(Path(sys.argv[1])))))
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+    sys.exit(jobfile.exit_code_of(error))
+"""
+
 EXPECTED = {
     "completed": RunState.COMPLETED,
     "diverged": RunState.DIVERGED,
@@ -61,11 +76,28 @@ EXPECTED = {
     "preempted": RunState.PREEMPTED,
 }
 ABLE = {
+    "command": tuple(EXPECTED),
     "local": tuple(EXPECTED),
+    "ray": tuple(EXPECTED),
+    "slurm": tuple(EXPECTED),
     "simulator": ("completed", "diverged", "failed", "out_of_memory", "timed_out", "lost", "preempted"),
     "replay": ("completed", "diverged", "failed", "out_of_memory", "timed_out", "lost"),
 }
-PAIRS = [(kind, case) for kind, cases in ABLE.items() for case in cases]
+SLOW = {"ray"}  # a local cluster starts for ten seconds
+FOLDERS = ("command", "local", "ray", "slurm")
+
+
+def pairs(kinds: Iterable[str], *cases: str) -> list[Any]:
+    """Parameters of `bench`: every kind with every case, by default all that the kind is able to."""
+    return [
+        pytest.param((kind, case), id=f"{kind}-{case}", marks=pytest.mark.slow if kind in SLOW else ())
+        for kind in kinds
+        for case in cases or ABLE[kind]
+    ]
+
+
+def kinds() -> list[Any]:
+    return [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
 
 
 class Bench(NamedTuple):
@@ -113,11 +145,44 @@ def _replay(folder: Path, case: str) -> dict[str, Any]:
     return {"file": "runs.csv", "domain": "group", "response": "loss", "cost": "flops", "state": "end"}
 
 
+def _command(folder: Path, case: str) -> dict[str, Any]:
+    options = _local(folder, case)
+    del options["trainer"]
+    # A launcher that waits for its run: here Python on the same trainer.
+    (folder / "launch.py").write_text(LAUNCHER)
+    return options | {"command": [sys.executable, "launch.py", "{folder}"]}
+
+
+def _ray(folder: Path, case: str) -> dict[str, Any]:
+    return _local(folder, case) | {"latency_seconds": 1.0, "num_cpus": 0.5}
+
+
+def _slurm(folder: Path, case: str) -> dict[str, Any]:
+    return _local(folder, case) | {"latency_seconds": 0.5, "timeout_seconds": 20}
+
+
 MAKERS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
+    "command": _command,
     "local": _local,
+    "ray": _ray,
+    "slurm": _slurm,
     "simulator": _simulator,
     "replay": _replay,
 }
+
+
+@pytest.fixture(autouse=True)
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a Slurm of this machine, see `fake_slurm`."""
+    root = tmp_path / "slurm"
+    (root / "bin").mkdir(parents=True)
+    for name in ("sbatch", "squeue", "sacct", "scancel"):
+        program = root / "bin" / name
+        program.write_text(f"#!{sys.executable} -SE\n" + Path(__file__).with_name("fake_slurm.py").read_text())
+        program.chmod(0o755)
+    monkeypatch.setenv("FAKE_SLURM", str(root))
+    monkeypatch.setenv("PATH", f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return root
 
 
 @pytest.fixture
@@ -126,7 +191,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     yield Bench(kind, tmp_path, MAKERS[kind](tmp_path, case), case)
 
 
-def wait(backend: Any, handle: str, until: Callable[[Report], bool], seconds: float = 20.0) -> Report:
+def wait(backend: Any, handle: str, until: Callable[[Report], bool], seconds: float = 40.0) -> Report:
     """Polls until a report meets `until`."""
     end = time.monotonic() + seconds
     while True:
@@ -145,7 +210,7 @@ def test_every_backend_is_tested_here() -> None:
     assert set(MAKERS) == set(KINDS)
 
 
-@pytest.mark.parametrize("bench", PAIRS, indirect=True, ids="-".join)
+@pytest.mark.parametrize("bench", pairs(KINDS), indirect=True)
 def test_a_run_ends_in_the_right_state(bench: Bench) -> None:
     backend = bench.reopen()
     assert backend.slots >= 1 and isinstance(backend.simulated, bool)
@@ -161,7 +226,7 @@ def test_a_run_ends_in_the_right_state(bench: Bench) -> None:
     assert backend.poll([handle]) == [report], "a finished run is left as it is"
 
 
-@pytest.mark.parametrize("bench", [(kind, "completed") for kind in KINDS], indirect=True, ids=lambda pair: pair[0])
+@pytest.mark.parametrize("bench", pairs(KINDS, "completed"), indirect=True)
 def test_a_job_submitted_twice_is_one_run(bench: Bench) -> None:
     backend = bench.reopen()
     first, second = backend.submit(bench.job()), backend.submit(bench.job())
@@ -172,7 +237,7 @@ def test_a_job_submitted_twice_is_one_run(bench: Bench) -> None:
     assert backend.poll([first]) == [report]
 
 
-@pytest.mark.parametrize("bench", [(kind, "completed") for kind in KINDS], indirect=True, ids=lambda pair: pair[0])
+@pytest.mark.parametrize("bench", pairs(KINDS, "completed"), indirect=True)
 def test_a_restarted_planner_gets_the_same_answer(bench: Bench) -> None:
     backend = bench.reopen()
     handle = backend.submit(bench.job())
@@ -187,7 +252,7 @@ def test_a_restarted_planner_gets_the_same_answer(bench: Bench) -> None:
     assert (resubmitted.state, resubmitted.response) == (report.state, report.response)
 
 
-@pytest.mark.parametrize("bench", [("local", "preempted"), ("simulator", "preempted")], indirect=True, ids="-".join)
+@pytest.mark.parametrize("bench", pairs([*FOLDERS, "simulator"], "preempted"), indirect=True)
 def test_the_second_attempt_of_a_preempted_run_completes(bench: Bench) -> None:
     backend = bench.reopen()
     first = backend.submit(bench.job(attempt=0))
@@ -200,7 +265,7 @@ def test_the_second_attempt_of_a_preempted_run_completes(bench: Bench) -> None:
     assert report.cost == 10.0, "the cost of the whole run, not of its last attempt"
 
 
-@pytest.mark.parametrize("bench", [("local", "endless"), ("simulator", "endless")], indirect=True, ids="-".join)
+@pytest.mark.parametrize("bench", pairs([*FOLDERS, "simulator"], "endless"), indirect=True)
 def test_a_cancelled_run_stays_cancelled(bench: Bench) -> None:
     backend = bench.reopen()
     handle = backend.submit(bench.job())
@@ -212,7 +277,7 @@ def test_a_cancelled_run_stays_cancelled(bench: Bench) -> None:
     assert backend.poll([handle]) == [report]
 
 
-@pytest.mark.parametrize("bench", [(kind, "completed") for kind in KINDS], indirect=True, ids=lambda pair: pair[0])
+@pytest.mark.parametrize("bench", pairs(KINDS, "completed"), indirect=True)
 def test_reports_come_in_the_order_of_the_handles(bench: Bench) -> None:
     backend = bench.reopen()
     handles = [backend.submit(bench.job(run_id=f"r{index}")) for index in range(5)]
@@ -223,7 +288,7 @@ def test_reports_come_in_the_order_of_the_handles(bench: Bench) -> None:
     assert {report.state for report in backend.poll(handles)} == {RunState.COMPLETED}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_a_handle_of_nobody_is_lost_and_never_raises(kind: str, tmp_path: Path) -> None:
     backend = open_backend(kind, MAKERS[kind](tmp_path, "completed"), tmp_path)
     for handle in ("", "nonsense", "7:gone/r9", "{}"):
@@ -233,13 +298,11 @@ def test_a_handle_of_nobody_is_lost_and_never_raises(kind: str, tmp_path: Path) 
 
 
 def test_an_unknown_kind_lists_the_known(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"'locale'.*local, replay, simulator"):
+    with pytest.raises(BackendError, match=r"'locale'.*command, local, ray, replay, simulator, slurm"):
         open_backend("locale", {}, tmp_path)
-    with pytest.raises(BackendError, match="not available in this version"):
-        open_backend("ray", {}, tmp_path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_a_wrong_number_of_slots_is_refused(kind: str, tmp_path: Path) -> None:
     options = MAKERS[kind](tmp_path, "completed")
     for slots in (0, -1, 1.5, "two", True):

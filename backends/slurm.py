@@ -1,0 +1,160 @@
+"""Runs on a Slurm cluster: one batch job per attempt, which runs a worker on the job folder.
+
+The study's folder must be on storage that the nodes see under the same path.  Options: `slots` (jobs in the queue at
+once, default 16); `partition`, `account`, `qos`; `time_minutes` (limit of Slurm; by default that of deadline_seconds,
+with room for the end); `sbatch` (a list of further arguments, for example ["--gpus=1", "--mem=32G"]); `prologue`
+(lines of shell before the worker, for example ["module load cuda"]); `python` (interpreter on the nodes);
+`notice_seconds` between Slurm's SIGTERM and its SIGKILL (default 60); `latency_seconds` (files may be so late);
+`timeout_seconds` of one Slurm command; `tries` to submit; `grace_seconds`, `env`, `trainer` or `command` as in `local`.
+
+A job that Slurm preempts or that loses its node is requeued by Slurm and finds its checkpoints; so is a failure that
+Slurm does not requeue, by the planner as a new attempt.
+"""
+
+import math
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backends import slots
+from backends.folders import EngineBackend, Sight
+from backends.jobfile import JobFolder
+from backends.jsonfile import as_cost
+from planner.execution import BackendError
+from planner.records import RunState
+
+# https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
+_WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+_WORKING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+_ENDS: Mapping[str, RunState | None] = {
+    "COMPLETED": None,  # the folder must say how
+    "FAILED": RunState.FAILED,
+    "TIMEOUT": RunState.TIMED_OUT,
+    "DEADLINE": RunState.TIMED_OUT,
+    "OUT_OF_MEMORY": RunState.OUT_OF_MEMORY,
+    "PREEMPTED": RunState.PREEMPTED,
+    "NODE_FAIL": RunState.PREEMPTED,
+    "BOOT_FAIL": RunState.LOST,
+    "REVOKED": RunState.LOST,
+    "CANCELLED": RunState.CANCELLED,
+}
+_BACKOFF_SECONDS = 2.0
+
+
+class Slurm(EngineBackend):
+    """Backend "slurm"; see the module."""
+
+    kind = "slurm"
+
+    def __init__(self, options: Mapping[str, Any], study_dir: Path) -> None:
+        super().__init__(options, study_dir)
+        self.slots = slots.whole(self.options, "slots", 16)
+        self.tries = slots.whole(self.options, "tries", 4)
+        self.timeout = slots.number(self.options, "timeout_seconds", 60.0)
+        self.notice = slots.number(self.options, "notice_seconds", 60.0)
+        for name in ("sbatch", "prologue"):
+            value = self.options.get(name, [])
+            if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
+                raise BackendError(f"backend.{name} is {value!r}; it must be a list of texts")
+
+    def find(self, name: str) -> str | None:
+        code, out, error = self._call(["squeue", "--me", "--noheader", "--format=%i|%j", f"--name={name}"])
+        if code != 0:
+            raise BackendError(f"squeue does not answer, so that a job may exist already: {error}")
+        ids = [line.partition("|")[0].strip() for line in out.splitlines() if line.strip().endswith(f"|{name}")]
+        return ids[-1] if ids else None
+
+    def launch(self, folder: JobFolder, name: str, content: Mapping[str, Any]) -> str:
+        script = folder.path / "batch.sh"
+        script.write_text(self._script(folder, content["options"]), encoding="utf-8")
+        command = ["sbatch", "--parsable", "--requeue", *self._arguments(folder, name, content), str(script)]
+        error = ""
+        for number in range(self.tries):
+            if number:
+                time.sleep(_BACKOFF_SECONDS * 2 ** (number - 1))
+                # The reply may have been lost and not the request.
+                if (found := self.find(name)) is not None:
+                    return found
+            code, out, error = self._call(command)
+            match = re.match(r"(\d+)", out.strip())
+            if code == 0 and match:
+                return match[1]
+        raise BackendError(f"sbatch did not take job {name} in {self.tries} tries: {error or 'no job id in its reply'}")
+
+    def look(self, ids: Sequence[str]) -> Mapping[str, Sight]:
+        code, out, error = self._call(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r"])
+        if code != 0:
+            return dict.fromkeys(ids, Sight("unknown", f"squeue does not answer: {error}"))
+        rows = [line.strip().split("|", 2) for line in out.splitlines() if line.count("|") >= 2]
+        sights = {row[0]: _sight(row[1], row[2]) for row in rows if row[0] in ids}
+        missing = [each for each in ids if each not in sights]
+        return sights | (self._account(missing) if missing else {})
+
+    def kill(self, ids: Sequence[str]) -> None:
+        self._call(["scancel", *ids])
+
+    def _account(self, ids: Sequence[str]) -> dict[str, Sight]:
+        """What the accounting knows of jobs that left the queue; where it is slow or missing they are merely gone."""
+        command = [
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            "--format=JobIDRaw,State",
+            f"--jobs={','.join(ids)}",
+        ]
+        code, out, _ = self._call(command)
+        known = dict(line.strip().split("|", 1) for line in out.splitlines() if "|" in line) if code == 0 else {}
+        return {each: _sight(known[each], "") if each in known else Sight("gone") for each in ids}
+
+    def _call(self, command: Sequence[str]) -> tuple[int, str, str]:
+        """Exit code, output and the last line of errors; a command that is missing or too slow failed."""
+        try:
+            done = subprocess.run(
+                list(command), capture_output=True, text=True, timeout=self.timeout, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            return 124, "", f"{command[0]} took over {self.timeout:g} s"
+        except OSError as error:
+            return 127, "", f"{command[0]}: {error.strerror or error}"
+        return done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
+
+    def _arguments(self, folder: JobFolder, name: str, content: Mapping[str, Any]) -> list[str]:
+        notice = max(1, math.ceil(self.notice))
+        arguments = [f"--job-name={name}", f"--output={folder.log}", "--open-mode=append", f"--chdir={self.study_dir}"]
+        arguments += [f"--signal=B:TERM@{notice}"]
+        arguments += [f"--{key}={self.options[key]}" for key in ("partition", "account", "qos") if key in self.options]
+        minutes, deadline = self.options.get("time_minutes"), as_cost(content.get("deadline_seconds"))
+        if minutes is None and deadline is not None:
+            minutes = math.ceil((deadline + self.grace + notice) / 60.0) + 1
+        if minutes is not None:
+            arguments.append(f"--time={minutes}")
+        return arguments + list(self.options.get("sbatch", []))
+
+    def _script(self, folder: JobFolder, options: Mapping[str, Any]) -> str:
+        """Slurm signals the batch shell, which by `exec` is the worker."""
+        lines = ["#!/bin/sh", *self.options.get("prologue", [])]
+        lines += [f"export {name}={shlex.quote(str(value))}" for name, value in (options.get("env") or {}).items()]
+        if (root := slots.checkout()) is not None:
+            lines.append(f'export PYTHONPATH="{root}${{PYTHONPATH:+:$PYTHONPATH}}"')
+        python = str(self.options.get("python") or sys.executable)
+        lines.append(f"exec {shlex.join([python, '-P', '-m', 'backends.worker', str(folder.path)])}")
+        return "\n".join(lines) + "\n"
+
+
+def _sight(state: str, reason: str) -> Sight:
+    word = state.split()[0].rstrip("+") if state.split() else ""  # "CANCELLED by 1000"
+    if word in _WAITING:
+        return Sight("waiting", f"in the queue: {reason}" if reason not in ("", "None") else "in the queue")
+    if word in _WORKING:
+        return Sight("working")
+    if word in _ENDS:
+        return Sight("gone", f"Slurm says {word}", _ENDS[word])
+    return Sight("unknown", f"Slurm says {state!r}")
