@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from backends import attempts, slots
-from backends.jobfile import JobFolder, Result, read_result
+from backends.jobfile import REQUEUE, TERMINATED, JobFolder, Result, read_result
 from backends.jsonfile import plain, read_json, write_json
 from backends.worker import DEFAULT_GRACE
 from planner.execution import BackendError, Job, Report
@@ -16,6 +16,7 @@ from planner.records import RunState
 
 # How long an engine may go on with a run that was cancelled, beyond the grace of its worker.
 MARGIN_SECONDS = 10.0
+_BACKOFF_SECONDS = 2.0
 
 
 class Place(NamedTuple):
@@ -111,7 +112,8 @@ class Sight(NamedTuple):
     """What an engine says of one of its jobs.
 
     `state` is "waiting", "working", "gone" or "unknown" (the engine did not answer, or does not know yet).  Of a job
-    that is gone the engine may know the end, which counts only where the job folder holds none.
+    that is gone the engine may know the end, which counts only where the job folder holds none; but a run that was
+    made to stop is cancelled if the engine says so, and not merely interrupted.
     """
 
     state: str
@@ -127,11 +129,13 @@ class EngineBackend(FolderBackend):
     late on shared storage before a run without an end is called lost.
     """
 
+    tries = 1  # to start a job
+
     def __init__(self, options: Mapping[str, Any], study_dir: Path) -> None:
         super().__init__(options, study_dir)
         self.latency = slots.number(self.options, "latency_seconds", 60.0)
         self._final: dict[str, Report] = {}
-        self._gone_since: dict[str, float] = {}
+        self._gone: dict[str, tuple[float, Sight]] = {}  # since when, and what the engine knew
 
     @abstractmethod
     def find(self, name: str) -> str | None:
@@ -152,6 +156,9 @@ class EngineBackend(FolderBackend):
     def kill(self, ids: Sequence[str]) -> None:
         """Ends these jobs, in one request.  Never raises."""
 
+    def release(self, identifier: str) -> None:
+        """Gives back what the engine still keeps for a job that is over.  Never raises."""
+
     # ---- the three verbs ----
 
     def submit(self, job: Job) -> str:
@@ -159,28 +166,52 @@ class EngineBackend(FolderBackend):
         content = self.content(job)
         handle = self.handle(folder, job.attempt)
         earlier = _note(folder)
-        if earlier is not None and not attempts.is_over(folder, earlier["attempt"]):
-            sight = self.look([earlier["id"]]).get(earlier["id"], Sight("gone"))
-            if sight.state != "gone":
-                return self.handle(folder, earlier["attempt"])
+        if earlier is not None:
+            is_over = attempts.is_over(folder, earlier["attempt"])
+            if not is_over or earlier["attempt"] != job.attempt:
+                sight = self.look([earlier["id"]]).get(earlier["id"], Sight("gone"))
+                if sight.state != "gone" and not is_over:
+                    return self.handle(folder, earlier["attempt"])
+                if sight.state != "gone":
+                    # The engine may start again what it ended, and that worker would take the new attempt for its own.
+                    self.kill([earlier["id"]])
         try:
             if not self.prepare(folder, content):
                 return handle
             name = job_name(folder, job.attempt)
-            identifier = self.find(name) or self.launch(folder, name, content)
+            identifier = self._start(folder, name, content)
             write_json(_engine_file(folder), {"attempt": job.attempt, "id": identifier, "name": name})
         except OSError as error:
             raise BackendError(f"cannot write the job folder {folder.path}: {error}") from error
         self._final.pop(handle, None)
-        self._gone_since.pop(handle, None)
+        self._gone.pop(handle, None)
         return handle
+
+    def _start(self, folder: JobFolder, name: str, content: Mapping[str, Any]) -> str:
+        """The id of the job of that name, which is started if there is none.
+
+        Looked for before each try: it may be the reply that was lost and not the request.
+        """
+        for number in range(1, self.tries):
+            try:
+                return self.find(name) or self.launch(folder, name, content)
+            except BackendError:
+                time.sleep(_BACKOFF_SECONDS * 2 ** (number - 1))
+        return self.find(name) or self.launch(folder, name, content)
 
     def poll(self, handles: Sequence[str]) -> list[Report]:
         places = [self.place(handle) for handle in handles]
         open_places = [each for each in places if each is not None and each.handle not in self._final]
-        ids = {each.handle: identifier for each in open_places if (identifier := self._id(each)) is not None}
+        ids, unanswered = {}, {}
+        for each in open_places:
+            try:
+                if (identifier := self._id(each)) is not None:
+                    ids[each.handle] = identifier
+            except BackendError as error:
+                unanswered[each.handle] = Sight("unknown", str(error))
         # Asked before the files are read: a result that is not there after the death will never come.
-        sights = self.look(list(ids.values())) if ids else {}
+        seen = self.look(list(ids.values())) if ids else {}
+        sights = {handle: seen.get(identifier, Sight("gone")) for handle, identifier in ids.items()} | unanswered
         self._kill_cancelled(open_places, ids, sights)
         reports = []
         for handle, place in zip(handles, places, strict=True):
@@ -189,8 +220,9 @@ class EngineBackend(FolderBackend):
             elif handle in self._final:
                 reports.append(self._final[handle])
             else:
-                known = ids.get(handle)
-                reports.append(self._observe(place, sights.get(known, Sight("gone")) if known else Sight("gone")))
+                reports.append(self._observe(place, sights.get(handle, Sight("gone"))))
+                if handle in ids and handle in self._final:
+                    self.release(ids[handle])
         return reports
 
     def cancel(self, handle: str) -> None:
@@ -203,17 +235,17 @@ class EngineBackend(FolderBackend):
     # ---- reports ----
 
     def _id(self, place: Place) -> str | None:
-        """The engine's id of an attempt; looked for by name where the planner died before noting it."""
+        """The engine's id of an attempt; looked for by name where the planner died before noting it.
+
+        Raises `BackendError` as `find` does.
+        """
         note = _note(place.folder)
         if note is not None and note["attempt"] == place.attempt:
             return str(note["id"])
         if attempts.is_over(place.folder, place.attempt):
             return None
         name = job_name(place.folder, place.attempt)
-        try:
-            identifier = self.find(name)
-        except BackendError:
-            return name  # no job has it, so that the engine is asked again
+        identifier = self.find(name)
         if identifier is not None:
             write_json(_engine_file(place.folder), {"attempt": place.attempt, "id": identifier, "name": name})
         return identifier
@@ -225,7 +257,7 @@ class EngineBackend(FolderBackend):
             identifier = ids.get(place.handle)
             if identifier is None or not place.folder.cancel.exists():
                 continue
-            state = sights.get(identifier, Sight("gone")).state
+            state = sights[place.handle].state
             late = time.time() > place.folder.cancel.stat().st_mtime + self.grace + MARGIN_SECONDS
             if state == "waiting" or (state == "working" and late):
                 doomed.append(identifier)
@@ -236,30 +268,51 @@ class EngineBackend(FolderBackend):
         handle, folder, attempt = place
         result, broken = result_of(folder)
         ending = attempts.ending(folder, attempt)
-        started = attempts.process_note(folder, attempt) is not None
+        note = attempts.process_note(folder, attempt)
+        state = RunState.RUNNING if note is not None else RunState.SUBMITTED
+        # Two jobs may have been started: the worker that came second has left, the other goes on.
+        is_elsewhere = sight.end is None and note is not None and attempts.is_working(folder, note)
+        if sight.state != "gone" and ending is None:
+            self._gone.pop(handle, None)  # it was not gone, the engine had forgotten it for a moment
         if result is not None:
             report = attempts.result_report(folder, handle, result)
         elif ending is not None and (folder.cancel.exists() or ending.get("reason") == "cancelled"):
             report = attempts.report(folder, handle, RunState.CANCELLED, message="cancelled")
         elif ending is not None and broken:
             report = attempts.report(folder, handle, RunState.FAILED, message=broken)
+        elif ending is not None and ending["code"] in (REQUEUE, TERMINATED):
+            if sight.state in ("working", "unknown") and self._is_recent(handle, sight):
+                return attempts.report(folder, handle, state, message="told to stop; waiting to hear why")
+            if sight.end is RunState.CANCELLED:
+                report = attempts.report(folder, handle, sight.end, message=sight.message)
+            else:
+                report = attempts.exit_report(folder, handle, int(ending["code"]), ending.get("reason"))
         elif ending is not None:
             report = attempts.exit_report(folder, handle, int(ending["code"]), ending.get("reason"))
-        elif sight.state != "gone":
-            state = RunState.RUNNING if started else RunState.SUBMITTED
+        elif sight.state != "gone" or is_elsewhere:
             return attempts.report(folder, handle, state, message=sight.message)
-        elif time.monotonic() - self._gone_since.setdefault(handle, time.monotonic()) < self.latency:
-            state = RunState.RUNNING if started else RunState.SUBMITTED
+        elif self._is_recent(handle, sight):
             return attempts.report(folder, handle, state, message="ended; waiting for its files")
         elif folder.cancel.exists():
             report = attempts.report(folder, handle, RunState.CANCELLED, message="cancelled")
         elif broken:
             report = attempts.report(folder, handle, RunState.FAILED, message=broken)
         else:
+            sight = self._gone[handle][1]
             message = sight.message or "its worker is gone and left no record"
             report = attempts.report(folder, handle, sight.end or RunState.LOST, message=message)
         self._final[handle] = report
         return report
+
+    def _is_recent(self, handle: str, sight: Sight) -> bool:
+        """Whether something may still be heard of a run that is over.
+
+        What the engine said first of its end is kept, since it soon forgets.
+        """
+        since, earlier = self._gone.setdefault(handle, (time.monotonic(), sight))
+        if earlier.end is None and sight.state == "gone" and (sight.end is not None or not earlier.message):
+            self._gone[handle] = (since, sight)
+        return time.monotonic() - since < self.latency
 
 
 def job_name(folder: JobFolder, attempt: int) -> str:

@@ -41,35 +41,43 @@ _FAULTS = (RayError, ConnectionError, TimeoutError, RuntimeError)
 
 
 def _worker_class() -> Any:
-    """The actor: runs one worker to its end and goes.  Made here so that it travels by value, imports and all."""
+    """The actor: runs one worker to its end and goes.  Made here so that it travels by value, imports and all.
+
+    All is done at its creation, which the cluster owns: a method call would die with a planner that dies after it.
+    """
 
     class Worker:
-        def run(self, folder: str, log: str, environment: dict[str, str]) -> None:
+        def __init__(self, folder: str, log: str, environment: dict[str, str]) -> None:
+            import threading
+
+            threading.Thread(target=self._run, args=(folder, log, environment)).start()
+
+        def _run(self, folder: str, log: str, environment: dict[str, str]) -> None:
             import ctypes
             import os
             import signal
             import subprocess
             import sys
 
-            import ray
-
             def die_with_parent() -> None:
                 # SIGTERM for the worker, which ends its trainer, when the actor or its node's daemon dies.
                 if sys.platform == "linux":
                     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
-            with open(log, "ab") as file:
-                subprocess.run(
-                    [sys.executable, "-P", "-m", "backends.worker", folder],
-                    env=dict(os.environ) | environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent,
-                    check=False,
-                )
-            ray.actor.exit_actor()
+            try:
+                with open(log, "ab") as file:
+                    subprocess.run(
+                        [sys.executable, "-P", "-m", "backends.worker", folder],
+                        env=dict(os.environ) | environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=file,
+                        stderr=file,
+                        start_new_session=True,
+                        preexec_fn=die_with_parent,
+                        check=False,
+                    )
+            finally:
+                os._exit(0)
 
     return Worker
 
@@ -98,7 +106,7 @@ class Ray(EngineBackend):
 
     def launch(self, folder: JobFolder, name: str, content: Mapping[str, Any]) -> str:
         try:
-            actor = (
+            (
                 ray.remote(_worker_class())
                 .options(
                     name=name,
@@ -109,9 +117,8 @@ class Ray(EngineBackend):
                     runtime_env=self.options.get("runtime_env"),
                     **self._where(name),
                 )
-                .remote()
+                .remote(str(folder.path), str(folder.log), self._environment(content["options"], name))
             )
-            actor.run.remote(str(folder.path), str(folder.log), self._environment(content["options"], name))
         except (*_FAULTS, ValueError, TypeError) as error:
             raise BackendError(f"Ray did not take run {name}: {error}") from error
         return name
@@ -123,7 +130,6 @@ class Ray(EngineBackend):
                 ray.get_actor(name, namespace=NAMESPACE)
                 sights[name] = Sight("working")
             except ValueError:
-                self._release(name)
                 sights[name] = Sight("gone", "its Ray actor is dead and left no record")
             except _FAULTS as error:
                 sights[name] = Sight("unknown", f"Ray does not answer: {str(error)[:200]}")
@@ -133,7 +139,14 @@ class Ray(EngineBackend):
         for name in ids:
             with contextlib.suppress(ValueError, *_FAULTS):
                 ray.kill(ray.get_actor(name, namespace=NAMESPACE))
-            self._release(name)
+            self.release(name)
+
+    def release(self, name: str) -> None:
+        if self._bundles:
+            with contextlib.suppress(ValueError, *_FAULTS):
+                group = self._group(name)
+                if group is not None:
+                    remove_placement_group(group)
 
     # ---- the cluster ----
 
@@ -188,13 +201,6 @@ class Ray(EngineBackend):
             return get_placement_group(name)
         except ValueError:
             return None
-
-    def _release(self, name: str) -> None:
-        if self._bundles:
-            with contextlib.suppress(ValueError, *_FAULTS):
-                group = self._group(name)
-                if group is not None:
-                    remove_placement_group(group)
 
     def _environment(self, options: Mapping[str, Any], name: str) -> dict[str, str]:
         environment = {str(key): str(value) for key, value in (options.get("env") or {}).items()}
