@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 		exit 1; fi
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,report]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,report,postgres,ray]'
 	@touch $(STAMP)
 
 demo: venv

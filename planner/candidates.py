@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from planner import space_filling
+from planner import costs, space_filling
 from planner.errors import InputError
 from planner.records import STATE_RULES, Design, DesignTable, RunRecord, RunState, StudyState
 from planner.spec import Axis, StudySpec
@@ -40,12 +41,21 @@ def all_designs(spec: StudySpec) -> DesignTable:
 def candidate_designs(spec: StudySpec, state: StudyState) -> DesignTable:
     """The designs that may be bought now: cost within `per_run_max` and what remains, not run before.
 
+    Costs are the declared ones as corrected by what the study's runs came to (`planner.costs`).
+
     Designs that failed, diverged or ran out of memory are left out, and with the last those at least as large on every
     axis in the same domain.  May be empty; `explain_empty` says why.
     """
-    table = all_designs(spec)
+    table = _priced(spec, all_designs(spec), state)
     keep = table.cost <= min(spec.budget.per_run_max or math.inf, state.remaining)
     return table.take(np.flatnonzero(keep & ~_excluded(spec, table, state.runs.values())))
+
+
+def _priced(spec: StudySpec, table: DesignTable, state: StudyState) -> DesignTable:
+    model = costs.learn_costs(spec, state.runs.values())
+    if model is None:
+        return table
+    return dataclasses.replace(table, cost=table.cost * model.factor(table.domain, table.cost))
 
 
 def design_at(spec: StudySpec, table: DesignTable, index: int, *, seed: int = 0) -> Design:
@@ -64,6 +74,7 @@ def cheapest_design(spec: StudySpec, state: StudyState | None = None) -> tuple[D
     """The cheapest design and its cost, whatever the budget; with a state, among those not run yet, None if none."""
     table = all_designs(spec)
     if state is not None:
+        table = _priced(spec, table, state)
         table = table.take(np.flatnonzero(~_excluded(spec, table, state.runs.values())))
     if not len(table):
         return None

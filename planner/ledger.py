@@ -56,8 +56,8 @@ class Ledger:
         """The ledger at a file name or database URL (":memory:" for none); made if it does not exist.
 
         `total` is the budget in the study's cost unit.  A `read_only` ledger never writes or waits and is empty while
-        there is no file.  `Ledger.warnings` tells what the caller should show.  Raises `StoreError` and its kinds, and
-        `InputError` when the store belongs to another study.
+        there is no file, or no table on a server.  `Ledger.warnings` tells what the caller should show.  Raises
+        `StoreError` and its kinds, and `InputError` when the store belongs to another study.
         """
         from planner.store import Store  # the database library takes longer to import than all the rest
 
@@ -100,7 +100,7 @@ class Ledger:
         if known is not None and known != self.study_name:
             raise InputError(
                 f"the store {self._store.name} belongs to study {known!r}, not {self.study_name!r}:"
-                " give the study its old name back, or another file in [store] url"
+                " give the study its old name back, or another file or database in [store] url"
             )
         warnings = []
         old_digest = meta.get("spec_digest", "")
@@ -379,7 +379,7 @@ class Ledger:
         if known and (not new or new[0].seq != known):
             raise StoreDamaged(
                 f"{self._store.name} no longer holds event {known}, which was read from it before:"
-                " the file was exchanged for an older one. Put the newer file back, or start this program again."
+                " it was exchanged for an older one. Put the newer one back, or start this program again."
             )
         for event in new[1:] if known else new:
             self._replayer.apply(event)

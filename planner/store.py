@@ -2,7 +2,7 @@
 
 An SQLite file by default, PostgreSQL by URL.  Knows transactions and faults; what events mean is for `events.py`.
 What was acknowledged is on disk: a write returns after its transaction was synced and, on SQLite, copied from the
-write-ahead log into the file, so that losing the log later loses nothing.
+write-ahead log into the file, so that losing the log later loses nothing.  A database holds one study.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import contextlib
 import errno
 import functools
 import os
+import re
+import socket
 import sqlite3
 import tempfile
 import time
@@ -40,14 +42,61 @@ _events = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 _meta = sa.Table("meta", _schema, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text))
-_APPEND_ONLY = "CREATE TRIGGER events_no_{verb} BEFORE {verb} ON events BEGIN SELECT RAISE(ABORT, 'append-only'); END"
+_APPEND_ONLY_SQLITE = (
+    "CREATE TRIGGER events_no_{verb} BEFORE {verb} ON events BEGIN SELECT RAISE(ABORT, 'append-only'); END"
+)
+
+_POSTGRES = "postgresql+psycopg"
+_DISK_FULL = "53100"
+_LOCK_TIMEOUT = "55P03"
+_NOT_OUR_TABLES = ("42P01", "42703")  # a table or a column is not there
+# Nobody changes an event, whatever they may do to the table otherwise.
+_APPEND_ONLY_POSTGRES = (
+    "CREATE FUNCTION events_append_only() RETURNS trigger LANGUAGE plpgsql AS $$"
+    " BEGIN RAISE EXCEPTION 'append-only' USING ERRCODE = 'integrity_constraint_violation'; END $$",
+    "CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON events"
+    " FOR EACH STATEMENT EXECUTE FUNCTION events_append_only()",
+)
+
 _POSTGRES_LOCK = 0x706C616E  # "plan": serialises writers of one database
+# A machine that vanishes inside a transaction must not lock out the others for hours.
+_MAX_IDLE_SECONDS = 60
+# A dead server is noticed; text is UTF-8 whatever the database holds.  The address may say otherwise.
+_POSTGRES_OPTIONS = {"client_encoding": "utf8", "connect_timeout": 30, "keepalives_idle": 30}
+_CLAIM = sa.text(
+    "SELECT set_config('lock_timeout', :lock_timeout, true), set_config('statement_timeout', '0', true),"
+    f" set_config('idle_in_transaction_session_timeout', '{_MAX_IDLE_SECONDS}s', true),"
+    " set_config('application_name', :writer, true),"
+    # A commit that is acknowledged is on the disk, also where the server's default is to answer before.
+    " set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'"
+    " ELSE current_setting('synchronous_commit') END, true)"
+)
+_HOLDERS = sa.text(
+    "SELECT pid, application_name FROM pg_locks JOIN pg_stat_activity USING (pid)"
+    " WHERE locktype = 'advisory' AND classid = 0 AND objid = :lock AND objsubid = 1 AND granted"
+    " AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+_ADVICE = {
+    r"password": "give the right user and password in [store] url, PGPASSWORD or .pgpass",
+    r'role ".*" does not exist': "give the right user in [store] url",
+    r'database ".*" does not exist': "make the database (createdb), or correct its name in [store] url",
+    r"permission denied|read-only transaction": (
+        "use a user who may read and append here, and for a new store make tables"
+    ),
+    r"invalid connection option": "correct what follows the question mark in [store] url",
+    r"too many (clients|connections)|remaining connection slots": "wait for others to end, or let the server take more",
+    r"Connection refused|Is the server running|resolve host|timeout expired|timed out|unreachable|closed the connection"
+    r"|terminating connection|starting up|shutting down": (
+        "check that the server runs and that host and port in [store] url are right"
+    ),
+}
 
 
 class Store:
     """Where the events are.  `path` is None for a server or memory.
 
-    A store opened `read_only` never waits for a writer, never writes, and is empty while there is no file.
+    A store opened `read_only` never waits for a writer, never writes, and is empty while there is no file or, on a
+    server, no table.
     """
 
     def __init__(self, location: str | Path, *, busy_timeout: float = 30.0, read_only: bool = False) -> None:
@@ -79,13 +128,16 @@ class Store:
     def writing(self) -> Iterator[Writer]:
         """The only writer, until the block ends and is committed; an exception leaves nothing behind.
 
-        Raises `StoreBusy` after the timeout, `StoreError` for anything else that prevents it.
+        Raises `StoreBusy` after the timeout, `StoreError` for anything else that prevents it; when a server is lost
+        during the commit, that error says that the outcome is not known.
         """
         if self.read_only:
             raise StoreError(f"{self.name} was opened for reading only")
-        with self._faults(), self._connect(writes=True) as connection, connection.begin():
-            self._lock_server(connection)
+        with self._faults(), self._connect(writes=True) as connection, connection.begin() as transaction:
+            self._claim(connection)
             yield Writer(connection, self)
+            with self._faults(commits=True):
+                transaction.commit()
 
     @property
     def name(self) -> str:
@@ -93,7 +145,15 @@ class Store:
         return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
 
     def _is_missing(self) -> bool:
-        return self.path is not None and not self.path.exists()
+        """True when somebody has yet to make the store."""
+        if self._is_sqlite:
+            return self.path is not None and not self.path.exists()
+        engine = self._make_engine(self.url)
+        try:
+            with self._faults(), engine.connect() as connection:
+                return not _has_tables(connection, self.name)
+        finally:
+            engine.dispose()
 
     def _open(self) -> None:
         with self._faults():
@@ -112,9 +172,13 @@ class Store:
     def _prepare(self) -> None:
         with self._faults():
             if self.path is None and (self._is_sqlite or not self.read_only):
-                with self._connect(writes=True) as connection, connection.begin():
-                    self._lock_server(connection)
-                    _create_tables(connection)
+                with self._connect() as connection, connection.begin():
+                    is_new = not _has_tables(connection, self.name)
+                if is_new:
+                    with self._connect(writes=True) as connection, connection.begin():
+                        self._claim(connection)
+                        if not _has_tables(connection, self.name):
+                            _create_tables(connection)
             self._check_version()
 
     def _create_file(self, path: Path) -> None:
@@ -136,10 +200,9 @@ class Store:
             for leftover in (name, name + "-wal", name + "-shm"):
                 Path(leftover).unlink(missing_ok=True)
 
-    def _lock_server(self, connection: sa.Connection) -> None:
-        if self.url.get_backend_name() == "postgresql":
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(self._busy_timeout * 1000)}")
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})")
+    def _claim(self, connection: sa.Connection) -> None:
+        if not self._is_sqlite:  # there, beginning is claiming
+            _claim_postgres(connection, self._busy_timeout)
 
     def _check_version(self) -> None:
         with self.reading() as reader:
@@ -169,14 +232,8 @@ class Store:
                 writer.set_meta("schema_version", str(step + 1))
 
     def _make_engine(self, url: sa.URL) -> sa.Engine:
-        if url.get_backend_name() != "sqlite":
-            try:
-                return sa.create_engine(url)
-            except (sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
-                raise StoreError(
-                    f"the store {self.name} needs a driver that is not there ({error}):"
-                    " install it (for postgresql+psycopg: pip install 'psycopg[binary]'), or use a file"
-                ) from error
+        if not self._is_sqlite:
+            return _open_postgres(url, self.name)
         options: dict[str, Any] = {"connect_args": {"timeout": self._busy_timeout, "check_same_thread": False}}
         if url.database in (None, "", ":memory:"):
             options["poolclass"] = sa.StaticPool
@@ -195,21 +252,33 @@ class Store:
         if self._pid != os.getpid():
             self._engine.dispose(close=False)
             self._pid = os.getpid()
-        return self._engine.connect().execution_options(planner_writes=writes)
+        options: dict[str, Any] = {"planner_writes": writes}
+        if not self._is_sqlite:
+            # A reader sees one moment, a writer all that was committed before its turn, whatever the server's default.
+            options["isolation_level"] = "READ COMMITTED" if writes else "REPEATABLE READ"
+            options["postgresql_readonly"] = not writes
+        return self._engine.connect().execution_options(**options)
 
     @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _faults(self, *, commits: bool = False) -> Iterator[None]:
         """Turns what the database says into what the user can act on."""
         try:
             yield
         except (sa.exc.DBAPIError, sqlite3.Error, OSError) as error:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+            if commits and isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+                raise StoreError(
+                    f"the connection to {self.name} was lost while this step was being recorded: {_line(cause)}."
+                    " Whether it was recorded shows in `planner status`; what was recorded before is intact."
+                    " Check the server, then run it again: what is told twice is recorded once."
+                ) from error
             raise self._explain(cause or error) from error
 
     def _explain(self, cause: BaseException) -> StoreError:
         code = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or getattr(cause, "sqlstate", None) == "55P03":
-            holders = filecheck.lock_holders(self.path) if self.path else []
+        state = getattr(cause, "sqlstate", None)  # the server's code
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == _LOCK_TIMEOUT:
+            holders = self._lock_holders()
             held = f", held by {' and '.join(holders)}" if holders else ""
             return StoreBusy(
                 f"{self.name} was locked by another writer for more than {self._busy_timeout:g} s{held}."
@@ -218,15 +287,26 @@ class Store:
         is_garbled = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "Could not decode" in str(cause)
         if is_garbled and self.path:
             return filecheck.damaged(self.path, clean_text(cause)[:200])
-        if code == sqlite3.SQLITE_FULL or getattr(cause, "errno", None) == errno.ENOSPC:
+        if state in _NOT_OUR_TABLES:
+            return StoreDamaged(
+                f"{self.name} is damaged or no store of this program: {_line(cause)}. It was left as it is;"
+                " give another database in [store] url."
+            )
+        if code == sqlite3.SQLITE_FULL or getattr(cause, "errno", None) == errno.ENOSPC or state == _DISK_FULL:
             return StoreError(
                 f"there is no space left to write {self.name}. Nothing of this step was recorded and all that was"
                 " recorded before is intact: free some space and run the same command again."
             )
         return StoreError(
-            f"{self.name} cannot be used: {clean_text(cause)[:200]}. Nothing of this step was recorded: check"
-            f" {'the folder, its permissions and the disk' if self.path else 'the server'}, then run it again."
+            f"{self.name} cannot be used: {_line(cause)}. Nothing of this step was recorded:"
+            f" {'check the folder, its permissions and the disk' if self._is_sqlite else _advice(str(cause))},"
+            " then run it again."
         )
+
+    def _lock_holders(self) -> list[str]:
+        if self.path is not None:
+            return filecheck.lock_holders(self.path)
+        return [] if self._is_sqlite or self._engine is None else _postgres_holders(self._engine)
 
 
 class Reader:
@@ -291,24 +371,83 @@ def _locate(location: str | Path) -> tuple[sa.URL, Path | None]:
     else:
         try:
             url = sa.make_url(text)
-        except sa.exc.ArgumentError as error:
+        except (sa.exc.ArgumentError, ValueError):  # the second for a port that is no number
+            shown = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", text)
             raise StoreError(
-                f"store address {text!r} is not a URL: write sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
-            ) from error
+                f"store address {shown!r} is not a URL: write sqlite:///FILE or {_POSTGRES}://USER@HOST/NAME"
+            ) from None
+    if url.drivername == "postgresql":
+        url = url.set(drivername=_POSTGRES)
+    if "password" in url.query:  # where it would be shown
+        url = url.set(password=str(url.query["password"])).difference_update_query(["password"])
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return url, None
     path = Path(str(url.database)).absolute()
     return url.set(database=str(path)), path
 
 
+def _open_postgres(url: sa.URL, name: str) -> sa.Engine:
+    """The engine for an address of a server.  Raises `StoreError` without its driver and for other databases."""
+    options = {key: value for key, value in _POSTGRES_OPTIONS.items() if key not in url.query}
+    try:
+        # A connection that was lost while nothing was going on is replaced before it is used.
+        engine = sa.create_engine(url, pool_pre_ping=True, connect_args=options)
+    except (sa.exc.NoSuchModuleError, ImportError) as error:
+        raise StoreError(
+            f"the store {name} needs a driver that is not there ({error}): for {_POSTGRES}:// install it with"
+            " pip install 'scaling-planner[postgres]', or use a file"
+        ) from error
+    if url.drivername != _POSTGRES:
+        raise StoreError(f"the store {name} is neither a file nor PostgreSQL: write {_POSTGRES}://USER@HOST/NAME")
+    return engine
+
+
+def _claim_postgres(connection: sa.Connection, timeout: float) -> None:
+    """Waits until nobody else writes to this database; the right to write ends with the transaction."""
+    milliseconds = min(max(1, round(timeout * 1000)), 2**31 - 1)  # 0 would wait for ever
+    writer = f"planner process {os.getpid()} ({socket.gethostname()})"
+    connection.execute(_CLAIM, {"lock_timeout": str(milliseconds), "writer": writer[:63]})
+    # A statement of its own: what is read next is what the last writer committed.
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCK)))
+
+
+def _postgres_holders(engine: sa.Engine) -> list[str]:
+    """Who may write at the moment, as text for a message; empty where the server does not say."""
+    holders = []
+    with contextlib.suppress(sa.exc.SQLAlchemyError), engine.connect() as connection:
+        for row in connection.execute(_HOLDERS, {"lock": _POSTGRES_LOCK}):
+            holders.append(row.application_name or f"server process {row.pid}")
+    return holders
+
+
+def _advice(message: str) -> str:
+    """What to do about an error of the server or of the way there."""
+    for pattern, text in _ADVICE.items():
+        if re.search(pattern, message):
+            return text
+    return "check the server"
+
+
+def _line(cause: object) -> str:
+    return " ".join(clean_text(cause).split())[:200].rstrip(".")
+
+
+def _has_tables(connection: sa.Connection, name: str) -> bool:
+    """Whether the store was made.  Raises `StoreDamaged` when a table of another program is in its place."""
+    existing = set(_schema.tables) & set(sa.inspect(connection).get_table_names())
+    if existing and existing != set(_schema.tables):
+        raise StoreDamaged(
+            f"{name} is damaged or no store of this program: of its tables it only holds {', '.join(existing)}."
+            " It was left as it is; give another database in [store] url."
+        )
+    return bool(existing)
+
+
 def _create_tables(connection: sa.Connection) -> None:
-    existing = sa.inspect(connection).get_table_names()
-    if _events.name in existing:
-        return
     _schema.create_all(connection)
-    if connection.dialect.name == "sqlite":
-        for verb in ("UPDATE", "DELETE"):
-            connection.exec_driver_sql(_APPEND_ONLY.format(verb=verb))
+    on_sqlite = [_APPEND_ONLY_SQLITE.format(verb=verb) for verb in ("UPDATE", "DELETE")]
+    for statement in on_sqlite if connection.dialect.name == "sqlite" else _APPEND_ONLY_POSTGRES:
+        connection.exec_driver_sql(statement)
     connection.execute(sa.insert(_meta).values(key="schema_version", value=str(SCHEMA_VERSION)))
     connection.execute(sa.insert(_meta).values(key="created_at", value=str(time.time())))
 
@@ -319,7 +458,7 @@ def _read_version(meta: dict[str, str], name: str) -> int:
     except (KeyError, ValueError) as error:
         raise StoreDamaged(
             f"{name} does not say which schema version it has: it is damaged or no store of this program."
-            " It was left as it is; give another file in [store] url."
+            " It was left as it is; give another file or database in [store] url."
         ) from error
 
 

@@ -24,6 +24,7 @@ def status(spec: StudySpec, state: StudyState, *, store: str, warnings: Sequence
         "study": spec.name,
         "store": store,
         "budget": budget(spec, state),
+        "costs": _costs(spec, state),
         "runs": {name: count for name, count in by_state.items() if count},
         "attached": sum(run.external for run in runs),
         "finished_by_domain": finished,
@@ -33,6 +34,15 @@ def status(spec: StudySpec, state: StudyState, *, store: str, warnings: Sequence
         "num_events": state.num_events,
         "warnings": list(warnings),
     }
+
+
+def _costs(spec: StudySpec, state: StudyState) -> dict[str, Any] | None:
+    """What runs cost beside what was declared; None before the first has ended."""
+    if not any(run.state is RunState.COMPLETED and not run.external for run in state.runs.values()):
+        return None
+    from planner import costs  # numerical, and of no use to a new study
+
+    return costs.as_values(spec, costs.learn_costs(spec, state.runs.values()))
 
 
 def budget(spec: StudySpec, state: StudyState) -> dict[str, Any]:

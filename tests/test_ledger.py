@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from planner.errors import BudgetExceeded, ConflictingResult, InputError, StoreD
 from planner.events import MAX_TEXT, decode_body, encode_body, number_or_none
 from planner.ledger import Attachment, Ledger, replay
 from planner.records import STATE_RULES, Design, Event, RunState, StudyState, run_id_of
+from tests.postgres import STORES, execute, fresh_database, fresh_store
 
 TOTAL = 10.0
 
@@ -27,15 +29,24 @@ def design(i: int = 0, seed: int = 0) -> Design:
     return Design(domain="web", axes={"N": 1e6 * (i + 1), "D": 2e9}, seed=seed)
 
 
-def open_memory(total: float = TOTAL) -> Ledger:
+def open_memory(total: float = TOTAL, location: str = ":memory:") -> Ledger:
     ticks = itertools.count(1.0)
-    return Ledger.open(":memory:", study_name="study", total=total, clock=lambda: next(ticks))
+    return Ledger.open(location, study_name="study", total=total, clock=lambda: next(ticks))
 
 
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    with open_memory() as opened:
+@pytest.fixture(params=STORES)
+def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
+    on_server = request.param == "postgres"
+    place = fresh_database() if on_server else contextlib.nullcontext(":memory:")
+    with place as location, open_memory(location=location) as opened:
         yield opened
+
+
+@pytest.fixture(params=STORES)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | Path]:
+    """Where a store may be made; there is none yet."""
+    with fresh_store(request.param, tmp_path) as place:
+        yield place
 
 
 def buy(ledger: Ledger, i: int = 0, cost: float = 4.0) -> str:
@@ -767,13 +778,15 @@ def benchmark_clock() -> Callable[[], float]:
 # --- opening
 
 
-def test_a_ledger_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    with Ledger.open(path, study_name="study", total=TOTAL) as first:
+def test_a_ledger_goes_on_where_it_was(location: str | Path) -> None:
+    is_file = isinstance(location, Path)
+    address = f"sqlite:///{location}" if is_file else str(location)
+    with Ledger.open(location, study_name="study", total=TOTAL) as first:
         run_id = buy(first)
         state = first.state()
-        assert (first.path, first.url) == (path, f"sqlite:///{path}")
-        with Ledger.open(f"sqlite:///{path}", study_name="study", total=TOTAL) as second:
+        assert first.path == (location if is_file else None)
+        assert first.url == sa.make_url(address).render_as_string(hide_password=True)
+        with Ledger.open(address, study_name="study", total=TOTAL) as second:
             assert second.state() == state
             second.complete(run_id, 2.0, cost=4.5)
             assert first.state() == second.state()
@@ -782,11 +795,9 @@ def test_a_ledger_goes_on_where_it_was(tmp_path: Path) -> None:
             assert first.events(after=99) == []
 
 
-def test_a_changed_study_file_is_noted_once(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-
+def test_a_changed_study_file_is_noted_once(location: str | Path) -> None:
     def reopen(digest: str, *, read_only: bool = False) -> tuple[list[str], list[str]]:
-        with Ledger.open(path, study_name="study", spec_digest=digest, read_only=read_only) as ledger:
+        with Ledger.open(location, study_name="study", spec_digest=digest, read_only=read_only) as ledger:
             return ledger.warnings, kinds(ledger)
 
     assert reopen("a") == ([], ["study_opened"])
@@ -800,33 +811,32 @@ def test_a_changed_study_file_is_noted_once(tmp_path: Path) -> None:
     assert reopen("") == ([], recorded)
 
 
-def test_a_store_belongs_to_one_study(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    Ledger.open(path, study_name="mine").close()
+def test_a_store_belongs_to_one_study(location: str | Path) -> None:
+    Ledger.open(location, study_name="mine").close()
     with pytest.raises(InputError, match="belongs to study 'mine', not 'yours'"):
-        Ledger.open(path, study_name="yours")
+        Ledger.open(location, study_name="yours")
 
 
-def test_a_reader_neither_makes_nor_changes_a_store(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    with Ledger.open(path, study_name="study", total=TOTAL, read_only=True) as reader:
+def test_a_reader_neither_makes_nor_changes_a_store(location: str | Path, tmp_path: Path) -> None:
+    with Ledger.open(location, study_name="study", total=TOTAL, read_only=True) as reader:
         assert (reader.state().num_events, reader.state().remaining) == (0, TOTAL)
         assert reader.events() == []
         assert list(tmp_path.iterdir()) == []
+        assert isinstance(location, Path) or execute(location, "SELECT * FROM pg_tables WHERE tablename = 'meta'") == []
         with pytest.raises(StoreError, match="for reading only"):
             reader.reserve([(design(), 1.0)])
-        with Ledger.open(path, study_name="study", total=TOTAL) as writer:
+        with Ledger.open(location, study_name="study", total=TOTAL) as writer:
             run_id = buy(writer)
             assert reader.state() == writer.state()
         with pytest.raises(StoreError, match="for reading only"):
             reader.complete(run_id, 2.0)
 
 
-def test_a_closed_ledger_may_be_used_again(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path / "s.sqlite", study_name="study", total=TOTAL)
+def test_a_closed_ledger_may_be_used_again(location: str | Path, tmp_path: Path) -> None:
+    ledger = Ledger.open(location, study_name="study", total=TOTAL)
     run_id = buy(ledger)
     ledger.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["s.sqlite"]
+    assert [path.name for path in tmp_path.iterdir()] == (["s.sqlite"] if isinstance(location, Path) else [])
     assert ledger.complete(run_id, 2.0).state is RunState.COMPLETED
     ledger.close()
 

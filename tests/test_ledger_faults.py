@@ -1,8 +1,9 @@
-"""Processes that ask at once, die, fill the disk or damage the file."""
+"""Processes that ask at once, die, fill the disk or damage the file; on a server, what of it can happen there."""
 
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -22,6 +23,7 @@ from planner import filecheck, store
 from planner.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew
 from planner.ledger import Ledger, replay
 from planner.records import Design, Event, RunState
+from tests.postgres import STORES, execute, fresh_store
 
 # Children start from a server that has imported the ledger once, without a fork of this process and its threads.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -33,13 +35,20 @@ def design(i: int) -> Design:
     return Design(domain="web", axes={"N": 1e6 * (i + 1)})
 
 
-def open_ledger(path: Path, total: float = 1e6, **options: Any) -> Ledger:
-    return Ledger.open(path, study_name="study", total=total, **options)
+def open_ledger(location: str | Path, total: float = 1e6, **options: Any) -> Ledger:
+    return Ledger.open(location, study_name="study", total=total, **options)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "s.sqlite"
+
+
+@pytest.fixture(params=STORES)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str | Path]:
+    """Where a store may be made: a file name, or the URL of an empty database."""
+    with fresh_store(request.param, tmp_path) as place:
+        yield place
 
 
 def fill(ledger: Ledger, num_runs: int = 12) -> list[Event]:
@@ -72,8 +81,8 @@ def children() -> Iterator[Callable[..., Any]]:
 # --- many planners at once
 
 
-def _ask(path: Path, barrier: Any, first: int, num_designs: int, cost: float, answers: Connection) -> None:
-    with Ledger.open(path, study_name="study", total=10.0) as ledger:
+def _ask(location: str | Path, barrier: Any, first: int, num_designs: int, cost: float, answers: Connection) -> None:
+    with Ledger.open(location, study_name="study", total=10.0) as ledger:
         barrier.wait(WAIT_SECONDS)
         granted = 0
         for i in range(first, first + num_designs):
@@ -82,13 +91,13 @@ def _ask(path: Path, barrier: Any, first: int, num_designs: int, cost: float, an
     answers.close()
 
 
-def _ask_at_once(path: Path, children: Callable[..., Any], num_planners: int, cost: float) -> list[int]:
+def _ask_at_once(location: str | Path, children: Callable[..., Any], num_planners: int, cost: float) -> list[int]:
     """How many each planner was granted; they open the store together, and it does not exist yet."""
     barrier = PROCESSES.Barrier(num_planners)
     answers = []
     for i in range(num_planners):
         mine, theirs = PROCESSES.Pipe(duplex=False)
-        children(_ask, path, barrier, i, 1, cost, theirs)
+        children(_ask, location, barrier, i, 1, cost, theirs)
         theirs.close()
         answers.append(mine)
     granted = []
@@ -99,26 +108,33 @@ def _ask_at_once(path: Path, children: Callable[..., Any], num_planners: int, co
     return granted
 
 
-def test_four_planners_of_four_share_a_budget_of_ten(path: Path, children: Callable[..., Any]) -> None:
-    granted = _ask_at_once(path, children, num_planners=4, cost=4.0)
+def test_four_planners_of_four_share_a_budget_of_ten(location: str | Path, children: Callable[..., Any]) -> None:
+    granted = _ask_at_once(location, children, num_planners=4, cost=4.0)
     assert sorted(granted) == [0, 0, 1, 1]
-    with open_ledger(path, total=10.0) as ledger:
+    with open_ledger(location, total=10.0) as ledger:
         state = ledger.state()
         assert (state.reserved, state.remaining, len(state.runs)) == (8.0, 2.0, 2)
 
 
 @pytest.mark.slow
-def test_thirty_two_planners_share_a_budget_for_ten(path: Path, children: Callable[..., Any]) -> None:
-    granted = _ask_at_once(path, children, num_planners=32, cost=1.0)
+def test_thirty_two_planners_share_a_budget_for_ten(location: str | Path, children: Callable[..., Any]) -> None:
+    granted = _ask_at_once(location, children, num_planners=32, cost=1.0)
     assert sorted(granted) == [0] * 22 + [1] * 10
-    with open_ledger(path, total=10.0) as ledger:
+    with open_ledger(location, total=10.0) as ledger:
         assert ledger.state().remaining == 0.0
         assert [event.kind for event in ledger.events()] == ["study_opened"] + ["proposed"] * 10
 
 
-@pytest.mark.parametrize("is_file", [True, False])
-def test_threads_share_a_ledger(path: Path, is_file: bool) -> None:
-    with Ledger.open(path if is_file else ":memory:", study_name="study", total=10.0) as ledger:
+def test_threads_share_a_ledger(location: str | Path) -> None:
+    _share_among_threads(location)
+
+
+def test_threads_share_a_ledger_in_memory() -> None:
+    _share_among_threads(":memory:")
+
+
+def _share_among_threads(location: str | Path) -> None:
+    with Ledger.open(location, study_name="study", total=10.0) as ledger:
         granted = []
         barrier = threading.Barrier(8)
 
@@ -138,8 +154,8 @@ def test_threads_share_a_ledger(path: Path, is_file: bool) -> None:
         assert replay(ledger.events(), total=10.0) == ledger.state()
 
 
-def _fork_and_tell(path: Path, answers: Connection) -> None:
-    with Ledger.open(path, study_name="study", total=10.0) as ledger:
+def _fork_and_tell(location: str | Path, answers: Connection) -> None:
+    with Ledger.open(location, study_name="study", total=10.0) as ledger:
         run_id = ledger.reserve([(design(0), 1.0)]).granted[0].run_id
         pid = os.fork()
         if pid == 0:
@@ -151,9 +167,9 @@ def _fork_and_tell(path: Path, answers: Connection) -> None:
         answers.send((status, [run.state for run in ledger.state().runs.values()]))
 
 
-def test_a_ledger_survives_a_fork(path: Path, children: Callable[..., Any]) -> None:
+def test_a_ledger_survives_a_fork(location: str | Path, children: Callable[..., Any]) -> None:
     mine, theirs = PROCESSES.Pipe(duplex=False)
-    children(_fork_and_tell, path, theirs)
+    children(_fork_and_tell, location, theirs)
     assert mine.poll(WAIT_SECONDS)
     assert mine.recv() == (0, [RunState.COMPLETED, RunState.PROPOSED])
     mine.close()
@@ -163,31 +179,31 @@ def test_a_ledger_survives_a_fork(path: Path, children: Callable[..., Any]) -> N
 # --- locks
 
 
-def _hold_lock(path: Path, answers: Connection) -> None:
-    with open_ledger(path) as ledger, ledger._store.writing():
+def _hold_lock(location: str | Path, answers: Connection) -> None:
+    with open_ledger(location) as ledger, ledger._store.writing():
         answers.send("locked")
         time.sleep(WAIT_SECONDS)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names the holder through /proc")
-def test_a_second_writer_is_told_who_holds_the_store(path: Path, children: Callable[..., Any]) -> None:
-    with open_ledger(path) as ledger:
+def test_a_second_writer_is_told_who_holds_the_store(location: str | Path, children: Callable[..., Any]) -> None:
+    with open_ledger(location) as ledger:
         run_id = ledger.reserve([(design(0), 1.0)]).granted[0].run_id
     mine, theirs = PROCESSES.Pipe(duplex=False)
-    holder = children(_hold_lock, path, theirs)
+    holder = children(_hold_lock, location, theirs)
     theirs.close()
     assert mine.poll(WAIT_SECONDS)
-    with open_ledger(path, busy_timeout=0.2) as ledger:
+    with open_ledger(location, busy_timeout=0.2) as ledger:
         start = time.monotonic()
         with pytest.raises(StoreBusy) as caught:
             ledger.complete(run_id, 2.0)
         assert 0.2 <= time.monotonic() - start < 10.0
-        assert str(path) in str(caught.value)
-        assert f"held by process {holder.pid} (" in str(caught.value)
+        assert ledger._store.name in str(caught.value)
+        assert re.search(rf"held by (planner )?process {holder.pid} \(", str(caught.value))
         # Readers neither wait nor see what is not committed.
         start = time.monotonic()
         assert ledger.state().runs[run_id].state is RunState.PROPOSED
-        with open_ledger(path, read_only=True, busy_timeout=10.0) as reader:
+        with open_ledger(location, read_only=True, busy_timeout=10.0) as reader:
             assert reader.state().reserved == 1.0
         assert time.monotonic() - start < 5.0
         # A lock dies with its process.
@@ -200,8 +216,8 @@ def test_a_second_writer_is_told_who_holds_the_store(path: Path, children: Calla
 # --- killed between or within verbs
 
 
-def _work_until_killed(path: Path, first: int, acknowledge: Connection) -> None:
-    with open_ledger(path) as ledger:
+def _work_until_killed(location: str | Path, first: int, acknowledge: Connection) -> None:
+    with open_ledger(location) as ledger:
         for i in range(first, first + 10_000):
             run = ledger.reserve([(design(i), 1.0)], [{"why": "x" * 200}]).granted[0]
             acknowledge.send(("proposed", run.run_id))
@@ -221,12 +237,12 @@ def _received(connection: Connection) -> list[tuple[str, str]]:
     return received
 
 
-def test_what_was_acknowledged_survives_a_kill(path: Path, children: Callable[..., Any]) -> None:
+def test_what_was_acknowledged_survives_a_kill(location: str | Path, children: Callable[..., Any]) -> None:
     chance = random.Random(1)
     acknowledged: list[tuple[str, str]] = []
     for life in range(6):
         mine, theirs = PROCESSES.Pipe(duplex=False)
-        child = children(_work_until_killed, path, 10_000 * life, theirs)
+        child = children(_work_until_killed, location, 10_000 * life, theirs)
         theirs.close()
         assert mine.poll(WAIT_SECONDS)
         time.sleep(chance.uniform(0.0, 0.08))
@@ -234,8 +250,8 @@ def test_what_was_acknowledged_survives_a_kill(path: Path, children: Callable[..
         child.join()
         acknowledged += _received(mine)
         mine.close()
-        kept = _copies_with_cut_log(path, chance)
-        with open_ledger(path) as ledger:
+        kept = _copies_with_cut_log(location, chance) if isinstance(location, Path) else []
+        with open_ledger(location) as ledger:
             state, events = ledger.state(), ledger.events()
         recorded = [(event.kind, event.run_id) for event in events if event.run_id]
         assert set(acknowledged) <= set(recorded)
@@ -392,8 +408,12 @@ def test_a_folder_is_no_store(tmp_path: Path) -> None:
         open_ledger(tmp_path)
 
 
-def _edit(path: Path, *statements: str) -> None:
-    connection = sqlite3.connect(path)
+def _edit(location: str | Path, *statements: str) -> None:
+    """Somebody else's hand: the statements, without the program."""
+    if not isinstance(location, Path):
+        execute(location, *statements)
+        return
+    connection = sqlite3.connect(location)
     try:
         for statement in statements:
             connection.execute(statement)
@@ -403,11 +423,11 @@ def _edit(path: Path, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("statement", ["UPDATE events SET at = 0", "DELETE FROM events WHERE seq = 1"])
-def test_events_cannot_be_changed(path: Path, statement: str) -> None:
-    with open_ledger(path) as ledger:
+def test_events_cannot_be_changed(location: str | Path, statement: str) -> None:
+    with open_ledger(location) as ledger:
         events = fill(ledger, 1)
-        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-            _edit(path, statement)
+        with pytest.raises((sqlite3.IntegrityError, sa.exc.IntegrityError), match="append-only"):
+            _edit(location, statement)
         assert ledger.events() == events
 
 
@@ -419,16 +439,32 @@ def test_events_cannot_be_changed(path: Path, statement: str) -> None:
         ("UPDATE events SET body = '[1]' WHERE seq = 2", "need a JSON object"),
         ("UPDATE events SET kind = 'danced' WHERE seq = 2", "cannot be understood"),
         ("UPDATE events SET run_id = NULL WHERE seq = 2", "cannot be understood"),
-        ("UPDATE events SET body = CAST(X'80ff' AS TEXT) WHERE seq = 2", "damaged"),
         ("DELETE FROM meta", "does not say which schema version"),
         ("UPDATE meta SET value = 'two' WHERE key = 'schema_version'", "does not say which schema version"),
     ],
 )
-def test_a_changed_history_is_noticed(path: Path, statement: str, text: str) -> None:
+def test_a_changed_history_is_noticed(location: str | Path, statement: str, text: str) -> None:
+    with open_ledger(location) as ledger:
+        fill(ledger, 2)
+    _unprotect(location)
+    _edit(location, statement)
+    with pytest.raises(StoreDamaged, match=text):
+        open_ledger(location)
+
+
+def _unprotect(location: str | Path) -> None:
+    if isinstance(location, Path):
+        _edit(location, "DROP TRIGGER events_no_UPDATE", "DROP TRIGGER events_no_DELETE")
+    else:
+        _edit(location, "DROP TRIGGER events_append_only ON events")
+
+
+def test_text_that_is_none_is_noticed(path: Path) -> None:
     with open_ledger(path) as ledger:
         fill(ledger, 2)
-    _edit(path, "DROP TRIGGER events_no_UPDATE", "DROP TRIGGER events_no_DELETE", statement)
-    with pytest.raises(StoreDamaged, match=text):
+    _unprotect(path)
+    _edit(path, "UPDATE events SET body = CAST(X'80ff' AS TEXT) WHERE seq = 2")
+    with pytest.raises(StoreDamaged, match="damaged"):
         open_ledger(path)
 
 
@@ -443,6 +479,17 @@ def test_a_file_exchanged_for_an_older_one_is_noticed(path: Path, tmp_path: Path
         with pytest.raises(StoreDamaged, match="no longer holds event 8"):
             ledger.state()
         with pytest.raises(StoreDamaged, match="no longer holds event 8"):
+            ledger.reserve([(design(9), 1.0)])
+
+
+def test_a_store_that_went_back_is_noticed(location: str | Path) -> None:
+    with open_ledger(location) as ledger:
+        fill(ledger, 2)
+        _unprotect(location)
+        _edit(location, "DELETE FROM events WHERE seq = 7")
+        with pytest.raises(StoreDamaged, match="no longer holds event 7"):
+            ledger.state()
+        with pytest.raises(StoreDamaged, match="no longer holds event 7"):
             ledger.reserve([(design(9), 1.0)])
 
 
@@ -546,48 +593,55 @@ def _fail_half_way(connection: sa.Connection) -> None:
     raise StoreError("the migration failed")
 
 
-def _indices(path: Path) -> list[str]:
-    connection = sqlite3.connect(path)
+def _indices(location: str | Path) -> list[str]:
+    engine = sa.create_engine(f"sqlite:///{location}" if isinstance(location, Path) else location)
     try:
-        return [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")]
+        return [str(index["name"]) for index in sa.inspect(engine).get_indexes("events")]
     finally:
-        connection.close()
+        engine.dispose()
 
 
-def test_an_older_store_is_backed_up_and_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_ledger(path) as ledger:
+def test_an_older_store_is_backed_up_and_migrated(location: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_ledger(location) as ledger:
         events = fill(ledger)
     monkeypatch.setattr(store, "SCHEMA_VERSION", 3)
     monkeypatch.setattr(store, "MIGRATIONS", {1: _fail_half_way, 2: lambda connection: None})
-    backup = path.with_name("s.sqlite.version-1.backup")
 
     with pytest.raises(StoreError, match="the migration failed"):
-        open_ledger(path)
-    assert "events_run_id" not in _indices(path)
+        open_ledger(location)
+    assert "events_run_id" not in _indices(location)
     with pytest.raises(StoreError, match="open it once for writing"):
-        open_ledger(path, read_only=True)
+        open_ledger(location, read_only=True)
 
     monkeypatch.setattr(store, "MIGRATIONS", {1: _add_index, 2: lambda connection: None})
     for _ in range(2):
-        with open_ledger(path) as ledger:
+        with open_ledger(location) as ledger:
             assert ledger.events() == events
             with ledger._store.reading() as reader:
                 assert reader.meta()["schema_version"] == "3"
-    assert "events_run_id" in _indices(path)
+    assert "events_run_id" in _indices(location)
 
     monkeypatch.undo()
-    assert "events_run_id" not in _indices(backup)
-    with open_ledger(backup) as ledger:
-        assert ledger.events() == events
-    before = path.read_bytes()
+    if isinstance(location, Path):  # a server has backups of its own
+        backup = location.with_name("s.sqlite.version-1.backup")
+        assert "events_run_id" not in _indices(backup)
+        with open_ledger(backup) as ledger:
+            assert ledger.events() == events
+    before = _content(location)
     with pytest.raises(StoreTooNew, match="has schema version 3, this program knows 1"):
-        open_ledger(path)
-    assert path.read_bytes() == before
+        open_ledger(location)
+    assert _content(location) == before
 
 
-def test_a_store_older_than_any_known_is_refused(path: Path) -> None:
-    open_ledger(path).close()
-    _edit(path, "UPDATE meta SET value = '0' WHERE key = 'schema_version'")
+def _content(location: str | Path) -> Any:
+    if isinstance(location, Path):
+        return location.read_bytes()
+    return [execute(location, f"SELECT * FROM {table} ORDER BY 1") for table in ("events", "meta")]
+
+
+def test_a_store_older_than_any_known_is_refused(location: str | Path, tmp_path: Path) -> None:
+    open_ledger(location).close()
+    _edit(location, "UPDATE meta SET value = '0' WHERE key = 'schema_version'")
     with pytest.raises(StoreError, match="schema version 0, which this program cannot bring up to date"):
-        open_ledger(path)
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
+        open_ledger(location)
+    assert [each.name for each in tmp_path.iterdir()] == (["s.sqlite"] if isinstance(location, Path) else [])

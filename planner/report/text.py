@@ -62,6 +62,8 @@ def status(document: Mapping[str, Any]) -> list[str]:
         f"budget  {budget_line(document['budget'])}",
         f"runs    {counts}{attached}",
     ]
+    if document.get("costs"):
+        lines.append(f"costs   {_costs_line(document['costs'])}")
     domains = document["finished_by_domain"]
     if len(domains) > 1:
         lines.append("domains " + ", ".join(f"{name}: {count} finished" for name, count in domains.items()))
@@ -80,6 +82,16 @@ def status(document: Mapping[str, Any]) -> list[str]:
         ]
         lines += ["", *columns(("under way", "state", "domain", "axes", "predicted cost"), rows)]
     return lines
+
+
+def _costs_line(costs: Mapping[str, Any]) -> str:
+    """How runs' costs compare with the declared ones."""
+    factors = costs["actual_over_declared"]
+    if len(set(factors.values())) == 1:
+        shares = f"{next(iter(factors.values())):.3g}"
+    else:
+        shares = ", ".join(f"{name} {factor:.3g}" for name, factor in factors.items())
+    return f"actual over declared {shares} (spread {100 * costs['spread']:.2g} %, {costs['num_runs']} runs)"
 
 
 def asked(document: Mapping[str, Any]) -> list[str]:
