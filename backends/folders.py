@@ -266,12 +266,12 @@ class EngineBackend(FolderBackend):
 
     def _observe(self, place: Place, sight: Sight) -> Report:
         handle, folder, attempt = place
-        result, broken = result_of(folder)
-        ending = attempts.ending(folder, attempt)
         note = attempts.process_note(folder, attempt)
         state = RunState.RUNNING if note is not None else RunState.SUBMITTED
         # Two jobs may have been started: the worker that came second has left, the other goes on.
         is_elsewhere = sight.end is None and note is not None and attempts.is_working(folder, note)
+        result, broken = result_of(folder)
+        ending = attempts.ending(folder, attempt)
         if sight.state != "gone" and ending is None:
             self._gone.pop(handle, None)  # it was not gone, the engine had forgotten it for a moment
         if result is not None:

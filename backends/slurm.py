@@ -7,16 +7,23 @@ with room for the end); `sbatch` (a list of further arguments, for example ["--g
 `notice_seconds` between Slurm's SIGTERM and its SIGKILL (default 60); `latency_seconds` (files may be so late);
 `timeout_seconds` of one Slurm command; `tries` to submit; `grace_seconds`, `env`, `trainer` or `command` as in `local`.
 
-A job that Slurm preempts or that loses its node is requeued by Slurm and finds its checkpoints; so is a failure that
-Slurm does not requeue, by the planner as a new attempt.
+A job whose node dies is started again by Slurm, as the same attempt, which finds its checkpoints.  A run that is told
+to stop in good time (preemption, requeue, time limit) records that, and goes on as a new attempt in a new job; the old
+one is taken from the queue.  A job that somebody ends with scancel is cancelled and not tried again.
+
+Needed of the cluster: sbatch, squeue and scancel of Slurm 20.02 or later (tried with 22.05) where the planner runs.
+sacct is asked of jobs that squeue does not list any more; without accounting an end is known for MinJobAge (300 s by
+default), and only the job folder tells of it later.  KillWait (30 s by default) must be longer than grace_seconds:
+between them the worker writes down how its run ended.  Slurm looks at time limits every half minute and may signal a
+minute earlier than notice_seconds says, so that time_minutes should be some minutes longer than that.
 """
 
 import math
+import os
 import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +52,6 @@ _ENDS: Mapping[str, RunState | None] = {
     "REVOKED": RunState.LOST,
     "CANCELLED": RunState.CANCELLED,
 }
-_BACKOFF_SECONDS = 2.0
 
 
 class Slurm(EngineBackend):
@@ -59,6 +65,11 @@ class Slurm(EngineBackend):
         self.tries = slots.whole(self.options, "tries", 4)
         self.timeout = slots.number(self.options, "timeout_seconds", 60.0)
         self.notice = slots.number(self.options, "notice_seconds", 60.0)
+        if "time_minutes" in self.options and 60 * slots.whole(self.options, "time_minutes", 1) <= self.notice:
+            raise BackendError(
+                f"backend.time_minutes is {self.options['time_minutes']}, no longer than notice_seconds ="
+                f" {self.notice:g}: every run would be told to stop as it starts"
+            )
         for name in ("sbatch", "prologue"):
             value = self.options.get(name, [])
             if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
@@ -75,18 +86,11 @@ class Slurm(EngineBackend):
         script = folder.path / "batch.sh"
         script.write_text(self._script(folder, content["options"]), encoding="utf-8")
         command = ["sbatch", "--parsable", "--requeue", *self._arguments(folder, name, content), str(script)]
-        error = ""
-        for number in range(self.tries):
-            if number:
-                time.sleep(_BACKOFF_SECONDS * 2 ** (number - 1))
-                # The reply may have been lost and not the request.
-                if (found := self.find(name)) is not None:
-                    return found
-            code, out, error = self._call(command)
-            match = re.match(r"(\d+)", out.strip())
-            if code == 0 and match:
-                return match[1]
-        raise BackendError(f"sbatch did not take job {name} in {self.tries} tries: {error or 'no job id in its reply'}")
+        code, out, error = self._call(command)
+        match = re.match(r"(\d+)", out.strip())
+        if code != 0 or not match:
+            raise BackendError(f"sbatch did not take job {name}: {error or 'no job id in its reply'}")
+        return match[1]
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Sight]:
         code, out, error = self._call(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r"])
@@ -116,9 +120,16 @@ class Slurm(EngineBackend):
 
     def _call(self, command: Sequence[str]) -> tuple[int, str, str]:
         """Exit code, output and the last line of errors; a command that is missing or too slow failed."""
+        # Somebody's own defaults, such as SQUEUE_PARTITION, would hide jobs.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SCANCEL_"))}
         try:
             done = subprocess.run(
-                list(command), capture_output=True, text=True, timeout=self.timeout, stdin=subprocess.DEVNULL
+                list(command),
+                capture_output=True,
+                text=True,
+                timeout=self.timeout,
+                stdin=subprocess.DEVNULL,
+                env=environment,
             )
         except subprocess.TimeoutExpired:
             return 124, "", f"{command[0]} took over {self.timeout:g} s"
@@ -128,12 +139,14 @@ class Slurm(EngineBackend):
 
     def _arguments(self, folder: JobFolder, name: str, content: Mapping[str, Any]) -> list[str]:
         notice = max(1, math.ceil(self.notice))
-        arguments = [f"--job-name={name}", f"--output={folder.log}", "--open-mode=append", f"--chdir={self.study_dir}"]
+        log = str(folder.log).replace("%", "%%")  # "%j" would be the job's number
+        arguments = [f"--job-name={name}", f"--output={log}", "--open-mode=append", f"--chdir={self.study_dir}"]
         arguments += [f"--signal=B:TERM@{notice}"]
         arguments += [f"--{key}={self.options[key]}" for key in ("partition", "account", "qos") if key in self.options]
         minutes, deadline = self.options.get("time_minutes"), as_cost(content.get("deadline_seconds"))
         if minutes is None and deadline is not None:
-            minutes = math.ceil((deadline + self.grace + notice) / 60.0) + 1
+            # Slurm may signal a minute early, and its clock starts before the worker's.
+            minutes = math.ceil((deadline + self.grace + notice) / 60.0) + 2
         if minutes is not None:
             arguments.append(f"--time={minutes}")
         return arguments + list(self.options.get("sbatch", []))
@@ -143,7 +156,7 @@ class Slurm(EngineBackend):
         lines = ["#!/bin/sh", *self.options.get("prologue", [])]
         lines += [f"export {name}={shlex.quote(str(value))}" for name, value in (options.get("env") or {}).items()]
         if (root := slots.checkout()) is not None:
-            lines.append(f'export PYTHONPATH="{root}${{PYTHONPATH:+:$PYTHONPATH}}"')
+            lines.append(f'export PYTHONPATH={shlex.quote(str(root))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
         python = str(self.options.get("python") or sys.executable)
         lines.append(f"exec {shlex.join([python, '-P', '-m', 'backends.worker', str(folder.path)])}")
         return "\n".join(lines) + "\n"

@@ -34,7 +34,7 @@ def sbatch(root: Path, arguments: list[str]) -> int:
     elif (root / "hold").exists():
         (folder / "state").write_text("PENDING")
     else:
-        with open(values["output"], "ab") as log:
+        with open(values["output"].replace("%%", "%"), "ab") as log:
             process = subprocess.Popen(
                 ["/bin/sh", arguments[-1]],
                 stdin=subprocess.DEVNULL,

@@ -1,7 +1,6 @@
 """What every backend must do, run over all of them: one job that goes a certain way, on each backend that can do it."""
 
 import csv
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,8 @@ import pytest
 from backends import KINDS, open_backend
 from planner.execution import BackendError, Job, Report
 from planner.records import STATE_RULES, Design, RunState
+
+pytestmark = pytest.mark.usefixtures("fake_slurm")
 
 # One trainer for all scenarios; `case` comes with the options.  Standard library only: a start takes 0.1 s.
 TRAINER = """
@@ -169,20 +170,6 @@ MAKERS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     "simulator": _simulator,
     "replay": _replay,
 }
-
-
-@pytest.fixture(autouse=True)
-def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a Slurm of this machine, see `fake_slurm`."""
-    root = tmp_path / "slurm"
-    (root / "bin").mkdir(parents=True)
-    for name in ("sbatch", "squeue", "sacct", "scancel"):
-        program = root / "bin" / name
-        program.write_text(f"#!{sys.executable} -SE\n" + Path(__file__).with_name("fake_slurm.py").read_text())
-        program.chmod(0o755)
-    monkeypatch.setenv("FAKE_SLURM", str(root))
-    monkeypatch.setenv("PATH", f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    return root
 
 
 @pytest.fixture
