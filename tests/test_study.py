@@ -14,6 +14,7 @@ import planner
 from planner import cache
 from planner.errors import ConflictingResult, InputError, NothingAffordable, SpecError, UnknownRun
 from planner.records import Proposal, RunState
+from planner.report import text
 from planner.study import Study
 from tests.worlds import STUDY, Cheapest, Cluster, FakeBackend, open_toy, write_study
 
@@ -209,9 +210,17 @@ def test_status_adds_up(study: Study) -> None:
     assert [event["seq"] for event in study.log(after=2)] == [3, 4]
 
 
+def test_a_long_status_shows_people_a_part(study: Study) -> None:
+    study.ask(1)
+    status = study.status()
+    lines = text.status(status | {"pending": status["pending"] * 1000})
+    assert len(lines) < 40 and lines[-1] == "and 980 more (--json lists all)"
+    assert "more" not in text.status(status)[-1]
+
+
 def test_the_best_run_follows_the_goal(tmp_path: Path) -> None:
-    text = STUDY.replace('name = "loss"\nlower = 0.0', 'name = "reward"\ngoal = "maximise"')
-    with open_toy(write_study(tmp_path, text)) as study:
+    content = STUDY.replace('name = "loss"\nlower = 0.0', 'name = "reward"\ngoal = "maximise"')
+    with open_toy(write_study(tmp_path, content)) as study:
         for run, reward in zip(study.ask(2), (0.25, 0.75), strict=True):
             study.tell(run.run_id, response=reward)
         assert study.status()["best"]["response"] == 0.75

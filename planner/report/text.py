@@ -13,6 +13,8 @@ LEGEND = (
     "of cost on this axis gains, on the scale of the laws; next: probability that this axis alone is the one to scale",
 )
 
+_MOST_LISTED = 20  # runs under way that people are shown
+
 
 def number(value: Any, digits: int = 4) -> str:
     """A quantity as people write it; "-" for none."""
@@ -78,9 +80,11 @@ def status(document: Mapping[str, Any]) -> list[str]:
     if document["pending"]:
         rows = [
             (run["run_id"], run["state"], run["domain"], axes(run["axes"]), number(run["predicted_cost"]))
-            for run in document["pending"]
+            for run in document["pending"][:_MOST_LISTED]
         ]
+        more = len(document["pending"]) - len(rows)
         lines += ["", *columns(("under way", "state", "domain", "axes", "predicted cost"), rows)]
+        lines += [f"and {more} more (--json lists all)"] if more > 0 else []
     return lines
 
 
