@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.buying import Stop, buy
-from planner.errors import ConflictingResult, InputError
+from planner.errors import BudgetExceeded, ConflictingResult, InputError
 from planner.execution import Job, Report
 from planner.records import STATE_RULES, RunRecord, RunState, StudyState
 
@@ -260,13 +260,27 @@ def _retry(place: Workplace) -> int:
         if times <= MAX_RETRIES.get(run.state, 0) and NOT_AGAIN not in run.message:
             if run.state is not RunState.PREEMPTED and run.predicted_cost > place.ledger.state().remaining:
                 continue  # it stays as it ended
-            place.watch(News(kind="retried", run=place.ledger.retry(run.run_id), text=run.message))
-            touched += 1
+            again = _bought_again(place, run)
+            if again is not None:
+                place.watch(News(kind="retried", run=again, text=run.message))
+                touched += 1
         elif run.state is RunState.PREEMPTED:
             message = f"preempted {times} times, {NOT_AGAIN}"
             place.watch(News(kind="given_up", run=place.ledger.fail(run.run_id, message=message), text=message))
             touched += 1
     return touched
+
+
+def _bought_again(place: Workplace, run: RunRecord) -> RunRecord | None:
+    """The run as it is after another attempt was bought; None where another planner took the run or the money first."""
+    try:
+        return place.ledger.retry(run.run_id)
+    except BudgetExceeded:
+        return None
+    except InputError:
+        if place.ledger.run(run.run_id).state is run.state:
+            raise
+        return None
 
 
 def _waiting(place: Workplace) -> list[RunRecord]:

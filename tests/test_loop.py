@@ -16,7 +16,7 @@ import pytest
 
 from backends import open_backend
 from planner import loop
-from planner.errors import InputError
+from planner.errors import BudgetExceeded, InputError
 from planner.records import STATE_RULES, Proposal, RunState
 from planner.study import Study
 from tests.worlds import Cheapest, Cluster, FakeBackend, open_toy, write_study
@@ -129,6 +129,27 @@ def test_preempted_runs_go_on_to_their_end(study: Study) -> None:
     assert {run.state for run in ended.state.runs.values()} == {RunState.COMPLETED}
     assert {run.ends["preempted"] for run in ended.state.runs.values()} == {2}
     assert ended.state.spent == COST_OF_ALL
+
+
+@pytest.mark.parametrize("fault", ["budget", "run"])
+def test_another_planner_may_take_the_money_or_the_run_of_a_retry(
+    study: Study, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Both happen between the look at the run and its retry."""
+    retry, taken = study.ledger.retry, []
+
+    def too_late(run_id: str) -> Any:
+        if not taken:
+            taken.append(run_id)
+            if fault == "budget":
+                raise BudgetExceeded("another planner was faster")
+            retry(run_id)
+        return retry(run_id)
+
+    monkeypatch.setattr(study.ledger, "retry", too_late)
+    ended = _run(study, FakeBackend(Cluster(ends={"*": [RunState.LOST, RunState.COMPLETED]})))
+    assert taken and ended.stop.reason == "pool_exhausted"
+    assert {run.state for run in ended.state.runs.values()} == {RunState.COMPLETED}
 
 
 def test_a_trainer_that_always_fails_does_not_eat_the_budget(study: Study) -> None:
