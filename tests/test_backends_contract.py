@@ -12,6 +12,7 @@ import pytest
 from backends import KINDS, open_backend
 from planner.execution import BackendError, Job, Report
 from planner.records import STATE_RULES, Design, RunState
+from tests import ray_head
 
 pytestmark = pytest.mark.usefixtures("fake_slurm")
 
@@ -155,7 +156,7 @@ def _command(folder: Path, case: str) -> dict[str, Any]:
 
 
 def _ray(folder: Path, case: str) -> dict[str, Any]:
-    return _local(folder, case) | {"latency_seconds": 1.0, "num_cpus": 0.5}
+    return _local(folder, case) | {"latency_seconds": 1.0, "num_cpus": 0.5, "address": ray_head.shared().address}
 
 
 def _slurm(folder: Path, case: str) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def test_only_entry_points_set_the_configuration_of_jax(path: Path) -> None:
 
 
 def test_ray_is_imported_in_its_backend_and_its_tests() -> None:
-    users = ("backends/ray_cluster.py", "tests/test_ray.py")
+    users = ("backends/ray_cluster.py", "tests/ray_head.py", "tests/test_ray.py")
     assert not _named([each for each in EVERYTHING if _of(each.module, "ray") and each.file not in users])
 
 
