@@ -1,5 +1,6 @@
 """What backends share whose runs are workers on job folders: this machine's (`local`) and those of an engine."""
 
+import dataclasses
 import hashlib
 import time
 from abc import abstractmethod
@@ -301,6 +302,8 @@ class EngineBackend(FolderBackend):
             sight = self._gone[handle][1]
             message = sight.message or "its worker is gone and left no record"
             report = attempts.report(folder, handle, sight.end or RunState.LOST, message=message)
+        if note is None and ending is None and report.cost is None and report.response is None:
+            report = dataclasses.replace(report, cost=0.0)  # no worker ever began: nothing was used
         self._final[handle] = report
         return report
 

@@ -113,7 +113,9 @@ def test_a_lost_node_and_killed_planners_lose_no_run(tmp_path: Path, cluster: Ra
     assert Counter(run.state for run in state.runs.values()) == {RunState.COMPLETED: len(state.runs)}
     assert len(state.runs) >= NUM_JOBS and state.reserved == 0.0
     prices = {run.run_id: run.design.axes["N"] * run.design.axes["D"] for run in state.runs.values()}
-    assert state.spent == pytest.approx(sum(prices.values())), "the cost of a run, not of its attempts"
+    assert {run_id: run.cost for run_id, run in state.runs.items()} == prices, "of the run, not of its last attempt"
+    lost = sum(run.charged_before for run in state.runs.values())
+    assert state.spent == pytest.approx(sum(prices.values()) + lost)
     for run_id in state.runs:
         begun = (tmp_path / "toy.runs" / run_id / "starts").read_text().split()
         assert len(begun) == len(set(begun)), f"an attempt of {run_id} was started twice: {begun}"
