@@ -121,11 +121,8 @@ class Local(FolderBackend):
         self._adopt_siblings(folder.path.parent)
         entry = self._entries.setdefault(handle, _Entry(handle=handle, folder=folder, attempt=attempt))
         never_started = attempts.process_note(folder, attempt) is None and not folder.cancel.exists()
-        if (
-            (read_json(folder.job) or {}).get("attempt") == attempt
-            and never_started
-            and not attempts.is_over(folder, attempt)
-        ):
+        is_latest = (read_json(folder.job) or {}).get("attempt") == attempt
+        if is_latest and never_started and not attempts.is_over(folder, attempt):
             self._queue.append(entry)  # it was waiting for a slot when its planner died
         return entry
 
@@ -207,13 +204,9 @@ class Local(FolderBackend):
             attempts.write_ending(entry.folder, entry.attempt, 1, f"cannot start a worker: {error}")
 
     def _worker_environment(self, entry: _Entry, slot: str) -> dict[str, str]:
-        environment = dict(os.environ) | self._slot_environment[slot] | {"PLANNER_SLOT": slot}
         job = read_json(entry.folder.job) or {}
-        extra = (job.get("options") or {}).get("env") or {}
-        environment |= {str(name): str(value) for name, value in extra.items()}
-        if (root := slots.checkout()) is not None:
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(root)]))
-        return environment
+        extra = slots.worker_environment(job.get("options") or {}, os.environ.get("PYTHONPATH"))
+        return dict(os.environ) | self._slot_environment[slot] | {"PLANNER_SLOT": slot} | extra
 
     # ---- reports ----
 

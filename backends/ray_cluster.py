@@ -203,9 +203,7 @@ class Ray(EngineBackend):
             return None
 
     def _environment(self, options: Mapping[str, Any], name: str) -> dict[str, str]:
-        environment = {str(key): str(value) for key, value in (options.get("env") or {}).items()}
-        if (root := slots.checkout()) is not None:
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(root)]))
+        environment = slots.worker_environment(options, os.environ.get("PYTHONPATH"))
         if self._bundles:
             environment["PLANNER_PLACEMENT_GROUP"] = name
         return environment

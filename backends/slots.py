@@ -29,6 +29,19 @@ def checkout() -> Path | None:
     return None if root.name in ("site-packages", "dist-packages") else root
 
 
+def worker_environment(options: Mapping[str, Any], inherited: str | None) -> dict[str, str]:
+    """What `env` in the options of a job and a checkout add to a worker's environment.
+
+    Args:
+        inherited: PYTHONPATH of the process that starts the worker.
+    """
+    environment = {str(name): str(value) for name, value in (options.get("env") or {}).items()}
+    if (root := checkout()) is not None:
+        known = environment.get("PYTHONPATH", inherited)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [known, str(root)]))
+    return environment
+
+
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -26,7 +26,7 @@ _MOST = 10.0  # no correction is believed beyond this factor
 
 
 class CostModel(NamedTuple):
-    """The correction.  G domains; `mean` and `root_cov` are of (shifts of the domains, slope)."""
+    """The correction.  G domains; `mean` and `covariance` are of (shifts of the domains, slope)."""
 
     num_runs: int
     centre: float  # log declared cost at which the slope turns
