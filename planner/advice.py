@@ -82,10 +82,10 @@ def recipe_answer(spec: StudySpec, posterior: StudyPosterior, budget: float, dom
     """
     import pandas as pd
 
+    from planner.recipe.curves import RecipePart
     from planner.recipe.problem import Posynomial
     from planner.recipe.recipes import recipe_of_mixture
     from planner.recipe.result import require_affordable, require_reliable
-    from planner.recipe.search import RecipePart
 
     index = spec.domain_index(domain)
     cost = Posynomial(*spec.posynomial(domain))
@@ -98,7 +98,7 @@ def recipe_answer(spec: StudySpec, posterior: StudyPosterior, budget: float, dom
         for part in posterior.parts
         if len(part.theta)
     ]
-    found = recipe_of_mixture(parts, cost, budget, box, allowed=_allowed_values(spec))
+    found = recipe_of_mixture(parts, cost, budget, box, allowed=_allowed_values(spec), round_draws=False)
     require_affordable(found)
     require_reliable(found, share=MIN_CONVERGED)
     summary = found.summary(list(spec.axis_names))

@@ -1,81 +1,48 @@
 """The one recipe to follow: the lowest response on average over the posterior, within the budget."""
 
 import dataclasses
-import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from planner.recipe import optimum, rounding, search
-from planner.recipe.optimum import Mean, Optimum
+from planner.recipe import curves, optimum, rounding
+from planner.recipe.curves import Curve, RecipePart
+from planner.recipe.optimum import LogProblem, Optimum
 from planner.recipe.problem import Box, Posynomial
 from planner.recipe.result import JointRecipe
 from planner.recipe.rounding import AllowedValues
-from planner.recipe.search import RecipePart
 
 # Optima of single draws tried as the joint recipe before it is polished.
 NUM_CANDIDATES = 8
 
 
 class _Average(NamedTuple):
-    """The draws that count, and the search for the lowest average response over them."""
+    """The average response over the draws that count."""
 
     laws: list[RecipePart]
     counted: np.ndarray  # (S,) bool
     cost: Posynomial
     log_budget: float
 
-    def minimise(self, box: Box, starts: np.ndarray) -> Optimum:
-        """The best point from the best of `starts` (M, A); numpy arrays without a draw axis."""
-        used = [i for i, mine in enumerate(self._rows()) if len(mine)]
-        result = optimum.solve_draws(
-            average_of(tuple(self.laws[i].mean for i in used)),
-            self._weighted_draws(used),
-            tuple(self.laws[i].shared for i in used),
-            jnp.asarray(self.log_budget),
-            jnp.asarray(np.resize(starts, (1, NUM_CANDIDATES, starts.shape[1]))),
-            search.to_problem(self.cost, box),
-        )
-        return Optimum(*(np.asarray(leaf)[0] for leaf in result))
+    def minimise(self, box: Box, start: np.ndarray) -> Optimum:
+        """The best point reached from `start` (A,); arrays of one row."""
+        return optimum.minimise(self._curve, LogProblem.of(self.cost, box), self.log_budget, start[None])
 
     def responses(self, log_x: np.ndarray) -> np.ndarray:
         """Response of every draw, counted or not, at one point (A,); (S,)."""
-        return np.concatenate([search.responses(law, log_x[None])[:, 0] for law in self.laws])
+        return np.concatenate([curves.responses(law, log_x[None])[:, 0] for law in self.laws])
 
-    def _rows(self) -> list[np.ndarray]:
+    def _curve(self, _: np.ndarray, log_x: np.ndarray) -> Curve:
+        """The average and its derivatives at one point (A, 1)."""
         ends = np.cumsum([law.num_draws for law in self.laws])[:-1]
-        return [np.flatnonzero(mine) for mine in np.split(self.counted, ends)]
-
-    def _weighted_draws(self, used: list[int]) -> tuple[Any, ...]:
-        """`(thetas, weights)` of each law, padded to a bucket with weight zero, under one leading axis of length 1."""
-        draws, rows = [], self._rows()
-        for i in used:
-            size = search.bucket(self.laws[i].num_draws, search.SMALLEST_BLOCK)
-            padded = np.concatenate([rows[i], np.full(size - len(rows[i]), rows[i][0])])
-            weights = np.where(np.arange(size) < len(rows[i]), 1.0 / self.counted.sum(), 0.0)
-            thetas = jax.tree.map(lambda leaf, padded=padded: np.asarray(leaf)[padded][None], self.laws[i].thetas)
-            draws.append((thetas, weights[None]))
-        return tuple(draws)
-
-
-@functools.lru_cache(maxsize=64)
-def average_of(means: tuple[Mean, ...]) -> Mean:
-    """The weighted average response over the draws of several laws, as a mean function of its own.
-
-    Its theta holds `(thetas, weights)` of every law.  Cached, because code is compiled per function object.
-    """
-
-    def average(draws: tuple[Any, ...], log_x: jax.Array, *shared: tuple[Any, ...]) -> jax.Array:
-        total = jnp.zeros(())
-        for mean, (thetas, weights), extra in zip(means, draws, shared, strict=True):
-            values = jax.vmap(lambda theta, mean=mean, extra=extra: mean(theta, log_x, *extra))(thetas)
-            total += jnp.sum(weights * values)
-        return total
-
-    return average
+        totals = []
+        for law, counted in zip(self.laws, np.split(self.counted, ends), strict=True):
+            rows = np.flatnonzero(counted)
+            if len(rows):
+                found = curves.curves(law, rows, np.repeat(log_x, len(rows), axis=1))
+                totals.append([leaf.sum(axis=-1, keepdims=True) for leaf in found])
+        return Curve(*(sum(leaf) / self.counted.sum() for leaf in zip(*totals, strict=True)))
 
 
 def joint_recipe(
@@ -91,22 +58,23 @@ def joint_recipe(
     if len(usable) == 0:
         return None
     candidates = found.log_x[usable[np.unique(np.linspace(0, len(usable) - 1, NUM_CANDIDATES).astype(int))]]
-    values = np.concatenate([search.responses(law, candidates) for law in laws])
+    values = np.concatenate([curves.responses(law, candidates) for law in laws])
     # A draw that is not finite at another draw's optimum would make every average infinite.
     counted = found.converged & np.isfinite(values).all(axis=1)
     if not counted.any():
         return None
     average = _Average(laws, counted, cost, log_budget)
-    best = average.minimise(box, candidates[np.argsort(values[counted].mean(axis=0), kind="stable")])
-    response, elasticity = average.responses(best.log_x), cost.elasticity(best.log_x)
-    rounded = None if allowed is None else _rounded(average, best.log_x, box, allowed)
+    best = average.minimise(box, candidates[np.argmin(values[counted].mean(axis=0))])
+    log_x = best.log_x[0]
+    response, elasticity = average.responses(log_x), cost.elasticity(log_x)
+    rounded = None if allowed is None else _rounded(average, log_x, box, allowed)
     return JointRecipe(
-        log_x=best.log_x,
+        log_x=log_x,
         response=response,
         regret=response - found.response,
         share=elasticity / elasticity.sum(),
-        cost=float(np.exp(cost.log_cost(best.log_x))),
-        converged=bool(best.converged),
+        cost=float(np.exp(cost.log_cost(log_x))),
+        converged=bool(best.converged[0]),
         rounded_log_x=rounded,
         rounded_response=None if rounded is None else average.responses(rounded),
     )
@@ -121,6 +89,6 @@ def _rounded(average: _Average, log_x: np.ndarray, box: Box, allowed: Sequence[A
         return first
     # The continuous axes are best where the others now are, not where they were before rounding.
     inner = dataclasses.replace(box, low=np.where(held, first, box.low), high=np.where(held, first, box.high))
-    again = average.minimise(inner, first[None])
-    second, lower = rounding.round_average(average.laws, average.counted, again.log_x, *around, inner, allowed)
+    again = average.minimise(inner, first)
+    second, lower = rounding.round_average(average.laws, average.counted, again.log_x[0], *around, inner, allowed)
     return second if lower < value else first

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from planner.recipe import joint, rounding, search
-from planner.recipe.optimum import Mean, Optimum
+from planner.recipe import curves, joint, rounding, search
+from planner.recipe.curves import Mean, RecipePart
+from planner.recipe.optimum import Optimum
 from planner.recipe.problem import Box, Posynomial, cheapest_point, largest_step
 from planner.recipe.result import RecipePosterior
 from planner.recipe.rounding import AllowedValues
-from planner.recipe.search import RecipePart
 
 # The default allocation to scale from is the median recipe at this fraction of the budget, from this many draws.
 EARLIER_BUDGET = 0.25
@@ -29,6 +29,7 @@ def optimise_recipe(
     num_starts: int = 8,
     current: np.ndarray | None = None,
     allowed: Sequence[AllowedValues | None] | None = None,
+    round_draws: bool = True,
 ) -> RecipePosterior:
     """The axis values with the lowest mean response that `budget` buys, for every posterior draw of one law.
 
@@ -45,13 +46,16 @@ def optimise_recipe(
         current: axis coordinates (A,) to scale from when asking which single axis to scale; by default the median
             recipe at a quarter of the budget.
         allowed: per axis the values a run may take, None for any; adds rounded recipes.
+        round_draws: whether the recipe of every draw is rounded too, which takes longer than all the rest.
 
     Returns:
         Never raises for a draw: see `converged`, `affordable`, and `require_affordable`, `require_reliable`.
         Raises `ValueError` if the shapes disagree or the budget is not positive.
     """
     part = RecipePart(mean, thetas, shared)
-    return recipe_of_mixture([part], cost, budget, box, num_starts=num_starts, current=current, allowed=allowed)
+    return recipe_of_mixture(
+        [part], cost, budget, box, num_starts=num_starts, current=current, allowed=allowed, round_draws=round_draws
+    )
 
 
 def recipe_of_mixture(
@@ -63,13 +67,16 @@ def recipe_of_mixture(
     num_starts: int = 8,
     current: np.ndarray | None = None,
     allowed: Sequence[AllowedValues | None] | None = None,
+    round_draws: bool = True,
 ) -> RecipePosterior:
     """`optimise_recipe` for several laws, each with its draws; rows follow the order of `parts`.
 
     `parts` holds `RecipePart`s or tuples `(mean, thetas)`, `(mean, thetas, shared)`.  All draws count alike: a law's
     weight is its number of draws.
     """
-    return recipes_of_mixture(parts, cost, [budget], box, num_starts=num_starts, current=current, allowed=allowed)[0]
+    return recipes_of_mixture(
+        parts, cost, [budget], box, num_starts=num_starts, current=current, allowed=allowed, round_draws=round_draws
+    )[0]
 
 
 def recipes_of_mixture(
@@ -81,6 +88,7 @@ def recipes_of_mixture(
     num_starts: int = 8,
     current: np.ndarray | None = None,
     allowed: Sequence[AllowedValues | None] | None = None,
+    round_draws: bool = True,
 ) -> list[RecipePosterior]:
     """`recipe_of_mixture` at several budgets, in their order; all share one compiled program per law."""
     laws = [RecipePart(*part) for part in parts]
@@ -92,7 +100,7 @@ def recipes_of_mixture(
         found: dict[float, RecipePosterior] = {}
         before = None
         for budget in sorted(map(float, budgets)):
-            before = found[budget] = _recipe(laws, cost, budget, box, num_starts, current, allowed, before)
+            before = found[budget] = _recipe(laws, cost, budget, box, num_starts, current, allowed, before, round_draws)
         return [found[float(budget)] for budget in budgets]
 
 
@@ -120,6 +128,7 @@ def _recipe(
     current: np.ndarray | None,
     allowed: Sequence[AllowedValues | None] | None,
     before: RecipePosterior | None,
+    round_draws: bool,
 ) -> RecipePosterior:
     log_budget = float(np.log(budget))
     if cost.log_cost(cheapest_point(cost, box)) > log_budget:
@@ -130,9 +139,9 @@ def _recipe(
         else _at_budget(before.log_x, before.slope, budget / before.budget)
     )
     found = _solve(laws, cost, log_budget, box, num_starts, guess)
-    start = _earlier_recipe(laws, cost, log_budget, box, num_starts, found) if current is None else current
+    start = _earlier_recipe(laws, cost, log_budget, box, found) if current is None else current
     rounded = None
-    if allowed is not None:
+    if allowed is not None and round_draws:
         rounded = rounding.round_each_draw(laws, found.log_x, cost, log_budget, box, allowed)
     terms = cost.log_terms(found.log_x)
     elasticity = cost.elasticity(found.log_x)
@@ -179,20 +188,16 @@ def _solve(
 ) -> Optimum:
     """The optima of every `stride`-th draw of each law, near `guess` (S, A) if given; law after law."""
     ends = np.cumsum([law.num_draws for law in laws])[:-1]
-    # Several starts are asked for when the lowest minimum may jump with the budget: then each budget is searched
-    # afresh, because a good guess would hide the others.
-    guesses = [None] * len(laws) if guess is None or num_starts > 1 else np.split(guess, ends)
+    guesses = [None] * len(laws) if guess is None else np.split(guess, ends)
     found = []
     for law, own in zip(laws, guesses, strict=True):
-        some = law._replace(thetas=jax.tree.map(lambda leaf: np.asarray(leaf)[::stride], law.thetas))
         near = None if own is None else own[::stride]
-        block = search.block_size(law.num_draws)
-        found.append(search.solve_part(some, cost, log_budget, box, num_starts, block, near))
+        found.append(search.solve_part(law.rows(slice(None, None, stride)), cost, log_budget, box, num_starts, near))
     return Optimum(*(np.concatenate(leaf) for leaf in zip(*found, strict=True)))
 
 
 def _earlier_recipe(
-    laws: list[RecipePart], cost: Posynomial, log_budget: float, box: Box, num_starts: int, found: Optimum
+    laws: list[RecipePart], cost: Posynomial, log_budget: float, box: Box, found: Optimum
 ) -> np.ndarray:
     """The median recipe at a quarter of the budget, drawn back to what that buys; else the cheapest point."""
     cheapest = cheapest_point(cost, box)
@@ -201,7 +206,8 @@ def _earlier_recipe(
         return cheapest
     stride = max(1, len(found.log_x) // MEDIAN_DRAWS)
     expected = _at_budget(found.log_x, found.slope, EARLIER_BUDGET)
-    earlier = _solve(laws, cost, log_budget, box, num_starts, expected, stride)
+    # Only their median is needed: one start and the guess will do.
+    earlier = _solve(laws, cost, log_budget, box, 1, expected, stride)
     if not earlier.converged.any():
         return cheapest
     median = np.median(earlier.log_x[earlier.converged], axis=0)
@@ -217,7 +223,7 @@ def _next_axis(laws: list[RecipePart], cost: Posynomial, log_budget: float, box:
         return np.full(len(box.low), np.nan)
     along = np.diag(np.maximum(box.high - start, 0.0))
     points = start + largest_step(cost, log_budget, start, along)[:, None] * along
-    values = np.concatenate([search.responses(law, np.concatenate([start[None], points])) for law in laws])
+    values = np.concatenate([curves.responses(law, np.concatenate([start[None], points])) for law in laws])
     values = values[np.isfinite(values).all(axis=1)]
     if len(values) == 0:
         return np.full(len(box.low), np.nan)

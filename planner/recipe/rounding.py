@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from planner.recipe import search
+from planner.recipe import curves
+from planner.recipe.curves import RecipePart
 from planner.recipe.problem import Box, Posynomial, largest_step
-from planner.recipe.search import RecipePart
 
 # An axis whose neighbouring values differ by less than this part is treated as continuous and rounded last.
 FINE_SPACING = 1e-3
@@ -241,9 +241,9 @@ def round_each_draw(
 
     def evaluate(points: np.ndarray) -> np.ndarray:
         if len(points) == 1:
-            return np.concatenate([search.responses(law, points[0]) for law in laws])
+            return np.concatenate([curves.responses(law, points[0]) for law in laws])
         pairs = zip(laws, np.split(points, ends), strict=True)
-        return np.concatenate([search.responses(law, own) for law, own in pairs])
+        return np.concatenate([curves.responses(law, own) for law, own in pairs])
 
     return round_points(evaluate, log_x, cost, log_budget, box, allowed, len(log_x))
 
@@ -260,7 +260,7 @@ def round_average(
     """One recipe (A,) on the allowed values with a low average response over the `counted` draws, and that average."""
 
     def evaluate(points: np.ndarray) -> np.ndarray:
-        return np.concatenate([search.responses(law, points[0]) for law in laws])[counted].mean(axis=0)[None]
+        return np.concatenate([curves.responses(law, points[0]) for law in laws])[counted].mean(axis=0)[None]
 
     rounded = round_points(evaluate, log_x[None], cost, log_budget, box, allowed, len(counted))[0]
     return rounded, float(evaluate(rounded[None, None])[0, 0])
