@@ -45,8 +45,11 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replaces `path` as a whole: after a crash at any moment it holds the old text or the new one, never a part."""
+def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Replaces `path` as a whole: after a crash at any moment it holds the old text or the new one, never a part.
+
+    Without `durable` that holds for crashes of programs; after one of the machine it may be empty.
+    """
     text = json.dumps(plain(value), indent=1, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     # Two processes may write the same file; the name must differ between them.
@@ -55,12 +58,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(path: Path) -> None:

@@ -10,7 +10,6 @@ trainer); `trainer` or `command` (see `backends.worker`).  All other options are
 """
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,9 @@ from backends import attempts, processes, slots
 from backends.folders import MARGIN_SECONDS, FolderBackend, result_of, unknown_report
 from backends.jobfile import TERMINATED, TIME_LIMIT, JobFolder
 from backends.jsonfile import as_cost, read_json, write_json
+from backends.nursery import Nursery
 from planner.execution import BackendError, Job, Report
 from planner.records import RunState
-
-# Workers of this process whose `Local` is gone: somebody must wait for them, or they stay zombies.
-_left_behind: set[int] = set()
 
 
 @dataclass(eq=False)
@@ -37,8 +34,10 @@ class _Entry:
     folder: JobFolder
     attempt: int
     slot: str | None = None  # while it may occupy one
-    pid: int | None = None  # of the worker, if this process started it
-    status: int | None = None  # its exit code, once reaped
+    pid: int | None = None  # of the worker, if this backend started it
+    identity: str | None = None
+    nursery: Nursery | None = None  # that started it
+    status: int | None = None  # its exit code
     final: Report | None = None
 
 
@@ -52,6 +51,7 @@ class Local(FolderBackend):
         self._entries: dict[str, _Entry] = {}
         self._queue: deque[_Entry] = deque()
         self._adopted: set[Path] = set()
+        self._nurseries: dict[tuple[tuple[str, str], ...], Nursery] = {}  # by the job's own environment
 
     # ---- the three verbs ----
 
@@ -99,13 +99,14 @@ class Local(FolderBackend):
 
     def close(self) -> None:
         """Forgets the runs without touching them; they go on and can be polled by another `Local`."""
-        _left_behind.update(entry.pid for entry in self._entries.values() if entry.pid and entry.status is None)
-        _reap_left_behind()
         self._entries.clear()
         self._queue.clear()
+        for nursery in self._nurseries.values():
+            nursery.close()
+        self._nurseries.clear()
 
     def __del__(self) -> None:
-        if hasattr(self, "_queue"):
+        if hasattr(self, "_nurseries"):
             self.close()
 
     # ---- what is known ----
@@ -148,24 +149,13 @@ class Local(FolderBackend):
         return self._entries[handle]
 
     def _is_alive(self, entry: _Entry) -> bool:
-        self._reap(entry)
-        if entry.pid is not None and entry.status is None:
-            return True
+        if entry.pid is not None:
+            if processes.is_alive(entry.pid, entry.identity):
+                return True
+            if entry.status is None and entry.nursery is not None:
+                entry.status = entry.nursery.exit_code(entry.pid)
         note = attempts.process_note(entry.folder, entry.attempt)
         return note is not None and attempts.is_working(entry.folder, note)
-
-    def _reap(self, entry: _Entry) -> None:
-        """Takes the exit code of a worker that this process started, so that no zombie stays."""
-        if entry.pid is None or entry.status is not None:
-            return
-        try:
-            pid, status = os.waitpid(entry.pid, os.WNOHANG)
-        except ChildProcessError:
-            entry.pid = None  # somebody else in this process waited for it
-            return
-        if pid:
-            code = os.waitstatus_to_exitcode(status)
-            entry.status = code if code >= 0 else 128 - code
 
     # ---- slots ----
 
@@ -184,29 +174,16 @@ class Local(FolderBackend):
             self._start(self._queue.popleft(), name)
 
     def _start(self, entry: _Entry, slot: str) -> None:
-        _reap_left_behind()
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        try:
-            # Not `subprocess`: its object would have to be kept, and warns, when the planner leaves a worker behind.
-            entry.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-P", "-m", "backends.worker", str(entry.folder.path)],
-                self._worker_environment(entry, slot),
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, str(entry.folder.log), append, 0o644),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                ],
-                setsid=True,
-            )
-            entry.slot = slot
-        except OSError as error:
-            attempts.write_ending(entry.folder, entry.attempt, 1, f"cannot start a worker: {error}")
-
-    def _worker_environment(self, entry: _Entry, slot: str) -> dict[str, str]:
         job = read_json(entry.folder.job) or {}
         extra = slots.worker_environment(job.get("options") or {}, os.environ.get("PYTHONPATH"))
-        return dict(os.environ) | self._slot_environment[slot] | {"PLANNER_SLOT": slot} | extra
+        nursery = self._nurseries.setdefault(tuple(sorted(extra.items())), Nursery(dict(os.environ) | extra))
+        environment = dict(os.environ) | self._slot_environment[slot] | {"PLANNER_SLOT": slot} | extra
+        try:
+            entry.pid = nursery.start(entry.folder.path, entry.folder.log, environment)
+        except OSError as error:
+            attempts.write_ending(entry.folder, entry.attempt, 1, f"cannot start a worker: {error}")
+            return
+        entry.slot, entry.nursery, entry.identity = slot, nursery, processes.identity(entry.pid)
 
     # ---- reports ----
 
@@ -288,13 +265,3 @@ class Command(Local):
         if options.get("trainer") is not None:
             raise BackendError('kind = "command" runs a command; for a trainer in Python use kind = "local"')
         super().__init__({"slots": 1, "threads_per_slot": 0, **options}, study_dir)
-
-
-def _reap_left_behind() -> None:
-    for pid in list(_left_behind):
-        try:
-            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-        except ChildProcessError:
-            ended = True
-        if ended:
-            _left_behind.discard(pid)

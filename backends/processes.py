@@ -47,6 +47,19 @@ def is_alive(pid: Any, known_identity: Any) -> bool:
     return isinstance(pid, int) and pid > 0 and known_identity is not None and identity(pid) == known_identity
 
 
+def myself() -> tuple[int, str | None]:
+    """This process as a root of `family`."""
+    return os.getpid(), identity(os.getpid())
+
+
+def adopt_orphans() -> None:
+    """From now on what descends from this process becomes its child when its parent dies, and never leaves the tree."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # 36: PR_SET_CHILD_SUBREAPER
+
+
 def family(token: str | None, roots: Iterable[tuple[Any, Any]]) -> list[Any]:
     """The live processes (`psutil.Process`) of a run, without the caller.
 
@@ -92,3 +105,20 @@ def kill_family(token: str | None, roots: Iterable[tuple[Any, Any]], *, timeout:
             return False
         time.sleep(0.02)
     return True
+
+
+def end_children(token: str | None, *, timeout: float) -> bool:
+    """`kill_family` for all that descends from this process, after `adopt_orphans`."""
+    if sys.platform == "linux" and not _has_children():
+        return True
+    return kill_family(token, [myself()], timeout=timeout)
+
+
+def _has_children() -> bool:
+    """Takes the ends of the dead ones first."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+        return True
+    except ChildProcessError:
+        return False

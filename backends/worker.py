@@ -19,8 +19,8 @@ Exit codes: 0 with result.json, 64 bad job, 75 checkpointed and wants to go on, 
 
 import contextlib
 import fcntl
-import importlib
 import os
+import select
 import shlex
 import signal
 import socket
@@ -28,9 +28,9 @@ import string
 import subprocess
 import sys
 import time
-import traceback
 import uuid
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ class _Attempt:
     def run(self) -> int:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        processes.adopt_orphans()
         self._note_process(None)
         reason, returncode = None, jobfile.TERMINATED
         try:
@@ -119,7 +120,8 @@ class _Attempt:
             "trainer_pid": trainer_pid,
             "trainer_identity": processes.identity(trainer_pid) if trainer_pid else None,
         }
-        jsonfile.write_json(self.folder.process, note)
+        # After a fault of the machine it names nobody any more: not worth the wait for the disk.
+        jsonfile.write_json(self.folder.process, note, durable=False)
 
     def _run_trainer(self, command: Sequence[str]) -> tuple[str | None, int]:
         """Returns why the trainer was told to stop (None if it was not) and its return code."""
@@ -132,7 +134,7 @@ class _Attempt:
                 reason = self._watch(process)
             finally:
                 # Also after a good end: a data loader left behind would keep the accelerator's memory.
-                processes.kill_family(self.token, [], timeout=5.0)
+                processes.end_children(self.token, timeout=5.0)
         return reason, process.returncode
 
     def _popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -162,12 +164,9 @@ class _Attempt:
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
         reason, told_at, beat_at = None, 0.0, time.monotonic()
-        while True:
-            try:
-                process.wait(timeout=INTERVAL)
-                return reason
-            except subprocess.TimeoutExpired:
-                now = time.monotonic()
+        has_ended = _end_of(process)
+        while not has_ended():
+            now = time.monotonic()
             if now - beat_at > HEARTBEAT:
                 beat_at = now
                 with contextlib.suppress(OSError):  # a file system that is away for a moment must not end the run
@@ -178,8 +177,8 @@ class _Attempt:
                     told_at = now
                     _signal_group(process, signal.SIGTERM)
             elif now - told_at > self.grace:
-                roots = [(process.pid, processes.identity(process.pid))]
-                processes.kill_family(self.token, roots, timeout=0.0)
+                processes.kill_family(self.token, [processes.myself()], timeout=0.0)
+        return reason
 
     def _stop_reason(self, now: float) -> str | None:
         if self.folder.cancel.exists():
@@ -209,6 +208,24 @@ class _Attempt:
         return code
 
 
+def _end_of(process: subprocess.Popen[bytes]) -> Callable[[], bool]:
+    """A function that waits for the end of the process, for `INTERVAL` at most, and says whether it came."""
+    if not hasattr(os, "pidfd_open"):
+        return lambda: _ended_within(process, INTERVAL)
+    descriptor = os.pidfd_open(process.pid)
+    weakref.finalize(process, os.close, descriptor)
+    # `Popen.wait` with a timeout only looks every now and then.
+    return lambda: bool(select.select([descriptor], [], [], INTERVAL)[0]) and _ended_within(process, INTERVAL)
+
+
+def _ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(timeout=seconds)
+        return True
+    except subprocess.TimeoutExpired:
+        return False
+
+
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
     try:
         os.killpg(process.pid, number)
@@ -228,7 +245,7 @@ def command_of(job: jobfile.TrainerJob) -> list[str]:
             f" and not both; got trainer={trainer!r}, command={command!r}"
         )
     if trainer is not None:
-        return [sys.executable, "-P", "-m", "backends.worker", "--train", str(job.folder)]
+        return [sys.executable, "-P", "-m", "backends.train", str(job.folder)]
     if isinstance(command, str) or not isinstance(command, Sequence) or not command:
         raise jobfile.BadJob(f"command is {command!r}; it must be a list of arguments (no shell is used)")
     names = _names(job)
@@ -263,64 +280,8 @@ def _fill(argument: str, names: Mapping[str, Any]) -> str:
         ) from error
 
 
-def train(path: Path) -> int:
-    """Calls the Python trainer of the job in `path` in this process; returns the exit code."""
-    try:
-        job = jobfile.parse_job(path)
-        sys.path.insert(0, str(job.working_folder))
-        outcome = _load(str(job.options["trainer"]))(job)
-        return _finish(outcome)
-    except BaseException as error:
-        code = jobfile.exit_code_of(error)
-        if not isinstance(error, SystemExit) or isinstance(error.code, str):
-            traceback.print_exc()
-        return code
-
-
-def _load(name: str) -> Any:
-    module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
-        raise jobfile.BadJob(f'trainer is {name!r}; it must read "module:function"')
-    try:
-        function = getattr(importlib.import_module(module_name), function_name, None)
-    except ImportError as error:
-        raise jobfile.BadJob(f"trainer {name!r}: cannot import {module_name!r}: {error}") from error
-    if not callable(function):
-        raise jobfile.BadJob(f"trainer {name!r}: module {module_name!r} has no function {function_name!r}")
-    return function
-
-
-def _finish(outcome: Any) -> int:
-    if isinstance(outcome, Mapping):
-        outcome = jobfile.Result(**outcome)
-    if isinstance(outcome, jobfile.Result):
-        jobfile.write_result(
-            outcome.response,
-            outcome.cost,
-            state=outcome.state,
-            se=outcome.se,
-            successes=outcome.successes,
-            trials=outcome.trials,
-            **outcome.extra,
-        )
-        return 0
-    if outcome is not None:
-        raise TypeError(
-            f"the trainer returned {type(outcome).__name__}; return None, a Result or a mapping of its fields"
-        )
-    if Path(os.environ["PLANNER_RESULT"]).exists():
-        return 0
-    reason = jobfile.should_stop()
-    if reason is None:
-        print("the trainer returned without a result: call write_result, or return a Result", flush=True)
-        return 0
-    return jobfile.TERMINATED if reason in ("cancelled", "terminated") else jobfile.TIME_LIMIT
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if len(arguments) == 2 and arguments[0] == "--train":
-        return train(Path(arguments[1]))
     if len(arguments) == 1 and not arguments[0].startswith("-"):
         return supervise(Path(arguments[0]))
     print("usage: python -m backends.worker FOLDER", file=sys.stderr)

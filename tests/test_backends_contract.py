@@ -58,10 +58,10 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 import contract_trainer
-from backends import jobfile, worker
+from backends import jobfile, train
 
 try:
-    sys.exit(worker._finish(contract_trainer.train(jobfile.parse_job(Path(sys.argv[1])))))
+    sys.exit(train._finish(contract_trainer.train(jobfile.parse_job(Path(sys.argv[1])))))
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
     sys.exit(jobfile.exit_code_of(error))
