@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.buying import Stop, buy
+from planner.ahead import Buyer, Pace
+from planner.buying import Purchase, Stop, buy
 from planner.errors import BudgetExceeded, ConflictingResult, InputError
 from planner.execution import Job, Report
 from planner.records import STATE_RULES, RunRecord, RunState, StudyState
@@ -42,6 +43,7 @@ MAX_FAILURES_IN_A_ROW = 4
 JOB_LIMITS: Mapping[str, float | None] = {"max_overrun": 2.0, "deadline_seconds": None}
 PROGRESS_SHARE = 0.05  # progress is recorded when this share of the predicted cost was added
 MIN_PAUSE, MAX_PAUSE = 0.02, 1.0
+PAUSE_SHARE = 0.02  # of what a run usually takes: a slot must not wait longer to be seen free
 
 Kind = Literal["thinking", "bought", "submitted", "running", "ended", "retried", "given_up", "warning"]
 
@@ -98,20 +100,26 @@ class Workplace:
         return [run for run in self.ledger.state().runs.values() if run.reason.get("by") == BY_LOOP["by"]]
 
 
-def advance(place: Workplace, *, limit: int | None = None) -> Turn:
+def advance(place: Workplace, *, limit: int | None = None, buyer: Buyer | None = None, ahead: int = 0) -> Turn:
     """One turn: ask about runs, record ends, retry, submit what has no handle yet, buy for free slots and submit that.
 
-    `limit` is how many runs may be bought; by default as many as there are free slots.  Safe to kill at any point.
+    `limit` is how many runs may be bought; by default as many as there are free slots, and `ahead` to hold ready.  What
+    a `buyer` that works aside has bought is found by a later turn.  Safe to kill at any point.
     """
+    buyer = buyer or Buyer(lambda num: _buy(place, num), aside=False)
     moved = _collect(place)
     ended = [run for run in moved if STATE_RULES[run.state].final]
     news = len(moved) + _retry(place) + _submit_waiting(place)
-    free = place.backend.slots - len(place.in_flight())
-    free = free if limit is None else min(free, limit)
-    if free <= 0:
+    purchase, num_ended = buyer.take(), _count(place, lambda run: STATE_RULES[run.state].final)
+    if purchase is None and not buyer.is_busy:
+        free = place.backend.slots + ahead - len(place.in_flight()) - len(_waiting(place))
+        free = free if limit is None else min(free, limit)
+        if free > 0:
+            place.watch(News(kind="thinking", text=f"choosing {free} run{'s' if free > 1 else ''}"))
+            buyer.begin(free, num_ended)
+            purchase = buyer.take()
+    if purchase is None:
         return Turn(state=place.ledger.state(), changed=news > 0, ended=ended)
-    place.watch(News(kind="thinking", text=f"choosing {free} run{'s' if free > 1 else ''}"))
-    purchase = buy(place.spec, place.ledger, place.policy, free, tag=BY_LOOP)
     for run in purchase.granted:
         place.watch(News(kind="bought", run=run))
     _submit_waiting(place)
@@ -120,8 +128,13 @@ def advance(place: Workplace, *, limit: int | None = None) -> Turn:
         changed=news > 0 or bool(purchase.granted),
         bought=len(purchase.granted),
         ended=ended,
-        stop=purchase.stop,
+        # Runs that ended meanwhile may have freed what was missing: then it is asked again.
+        stop=purchase.stop if buyer.num_ended == num_ended else None,
     )
+
+
+def _buy(place: Workplace, num: int) -> Purchase:
+    return buy(place.spec, place.ledger, place.policy, num, tag=BY_LOOP)
 
 
 def run(
@@ -135,32 +148,57 @@ def run(
     """Turns until there is a reason to stop and nothing is running any more.
 
     `max_runs` limits what this call buys; after `max_seconds` nothing more is bought and what is running is left to
-    the next call.  Runs keep going when the process ends; calling again takes them up.
+    the next call.  Runs keep going when the process ends; calling again takes them up.  Where runs take real time,
+    they are looked after while the next are chosen.
     """
     started_at, bought, failures = clock(), 0, 0
     limit_reached: Stop | None = None  # the call's own limits: final
     nothing_to_buy: Stop | None = None  # stands until a run ends, which may free budget or move the posterior
-    pauses = _pauses(place.backend.simulated)
-    while True:
-        if max_seconds is not None and clock() - started_at >= max_seconds:
-            out_of_time = Stop("max_seconds", f"{max_seconds:g} s have passed")
-            return Ended(state=place.ledger.state(), stop=out_of_time, bought=bought)
-        if max_runs is not None and bought >= max_runs:
-            limit_reached = limit_reached or Stop("max_runs", f"{max_runs} runs were bought")
-        stop = limit_reached or nothing_to_buy
-        if stop is not None and not place.in_flight() and not _waiting(place):
-            return Ended(state=place.ledger.state(), stop=stop, bought=bought)
-        may_buy = None if max_runs is None else max_runs - bought
-        turn = advance(place, limit=may_buy if stop is None else 0)
-        bought += turn.bought
-        nothing_to_buy = turn.stop or (None if turn.ended else nothing_to_buy)
-        failures = _failures_in_a_row(failures, turn.ended)
-        if failures >= MAX_FAILURES_IN_A_ROW and turn.ended:
-            limit_reached = Stop("runs_fail", f"{failures} runs in a row failed: {turn.ended[-1].message}")
-        if turn.changed:
-            pauses = _pauses(place.backend.simulated)
-        else:
-            sleep(next(pauses))
+    pace = Pace()
+    place = replace(place, watch=_pacing(pace, place.watch))
+    pauses = _pauses(place.backend.simulated, pace)
+    with Buyer(pace.timed(lambda num: _buy(place, num)), aside=not place.backend.simulated) as buyer:
+        while True:
+            if max_seconds is not None and clock() - started_at >= max_seconds:
+                buyer.wait()
+                bought += len(last.granted) if (last := buyer.take()) is not None else 0
+                out_of_time = Stop("max_seconds", f"{max_seconds:g} s have passed")
+                return Ended(state=place.ledger.state(), stop=out_of_time, bought=bought)
+            if max_runs is not None and bought >= max_runs:
+                limit_reached = limit_reached or Stop("max_runs", f"{max_runs} runs were bought")
+            stop = limit_reached or nothing_to_buy
+            is_idle = not place.in_flight() and not _waiting(place)
+            if stop is not None and is_idle and not buyer.is_busy:
+                return Ended(state=place.ledger.state(), stop=stop, bought=bought)
+            may_buy = None if max_runs is None else max_runs - bought
+            ahead = pace.ahead(place.backend.slots, _count(place, lambda run: run.state is RunState.COMPLETED))
+            turn = advance(place, limit=may_buy if stop is None else 0, buyer=buyer, ahead=ahead)
+            bought += turn.bought
+            nothing_to_buy = turn.stop or (None if turn.ended else nothing_to_buy)
+            failures = _failures_in_a_row(failures, turn.ended)
+            if failures >= MAX_FAILURES_IN_A_ROW and turn.ended:
+                limit_reached = Stop("runs_fail", f"{failures} runs in a row failed: {turn.ended[-1].message}")
+            if turn.changed:
+                pauses = _pauses(place.backend.simulated, pace)
+            elif buyer.is_busy:
+                buyer.wait(None if is_idle else next(pauses))
+            else:
+                sleep(next(pauses))
+
+
+def _pacing(pace: Pace, watch: Watcher) -> Watcher:
+    """`watch`, with what it is told of runs noted in `pace`."""
+
+    def watching(news: News) -> None:
+        if news.run is not None and news.kind in ("submitted", "ended"):
+            (pace.start if news.kind == "submitted" else pace.end)(news.run.run_id)
+        watch(news)
+
+    return watching
+
+
+def _count(place: Workplace, is_meant: Callable[[RunRecord], bool]) -> int:
+    return sum(map(is_meant, place.ledger.state().runs.values()))
 
 
 def _failures_in_a_row(failures: int, ended: Sequence[RunRecord]) -> int:
@@ -169,7 +207,7 @@ def _failures_in_a_row(failures: int, ended: Sequence[RunRecord]) -> int:
     return failures
 
 
-def _pauses(simulated: bool) -> Iterator[float]:
+def _pauses(simulated: bool, pace: Pace) -> Iterator[float]:
     """Seconds to wait before each look that follows one without news."""
     if simulated:
         # Its clock moves when it is asked, so that waiting only costs time; but it must not spin for ever either.
@@ -177,7 +215,7 @@ def _pauses(simulated: bool) -> Iterator[float]:
     pause = MIN_PAUSE
     while True:
         yield pause
-        pause = min(1.5 * pause, MAX_PAUSE)
+        pause = min(1.5 * pause, MAX_PAUSE, max(MIN_PAUSE, PAUSE_SHARE * pace.run_seconds))
 
 
 # ---- what became of the runs ----------------------------------------------------------------------------------------
