@@ -120,6 +120,7 @@ def run(
             raise InputError(f"{ended.stop.message}. Mend the trainer, then go on with: planner run {file}")
         if ended.stop.is_exhausted and not ended.bought:
             raise ended.stop.as_error()
+        _warn(warning for warning in study.warnings if warning.startswith("W:tracker"))
         document = {
             "stop": {"reason": ended.stop.reason, "message": ended.stop.message},
             "bought": ended.bought,
@@ -240,6 +241,23 @@ def log(
     """Show the events of the ledger."""
     with _open(file) as study:
         _show({"study": study.spec.name, "events": study.log(after)}, "log", as_json, study.warnings)
+
+
+@app.command()
+def track(
+    file: StudyFile,
+    wait: Annotated[float, typer.Option(min=0.0, help="Give up after so many seconds.")] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Bring the study's trackers up to date.
+
+    `planner run` does that by itself; this is for what was asked, told or imported by hand.
+    """
+    with _open(file) as study:
+        document = {"study": study.spec.name, "trackers": study.track(patience=wait)}
+        _show(document, "tracked", as_json, study.warnings)
+    if any(each["behind"] or each["left_out"] for each in document["trackers"]):
+        raise typer.Exit(EXIT_INTERNAL)
 
 
 @app.command()

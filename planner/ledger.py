@@ -80,6 +80,11 @@ class Ledger:
         """The address, without a password."""
         return self._store.url.render_as_string(hide_password=True)
 
+    @property
+    def location(self) -> str:
+        """What another process opens the same ledger by, with any password; ":memory:" for none."""
+        return self._store.location
+
     def close(self) -> None:
         """Ends the connections."""
         self._store.close()

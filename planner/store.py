@@ -144,6 +144,13 @@ class Store:
         """What to call the store in a message: the file, or the address without its password."""
         return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
 
+    @property
+    def location(self) -> str:
+        """What to open the same store by, with its password; ":memory:" where no other process can."""
+        if self._is_sqlite:
+            return ":memory:" if self.path is None else f"sqlite:///{self.path}"
+        return self.url.render_as_string(hide_password=False)
+
     def _is_missing(self) -> bool:
         """True when somebody has yet to make the store."""
         if self._is_sqlite:

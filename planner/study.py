@@ -241,6 +241,7 @@ class Study:
     def run(self, backend: Backend, *, watch: Watcher | None = None, **limits: Any) -> Ended:
         """Buys and runs until there is a reason to stop; `limits` are those of `planner.loop.run`."""
         from planner import loop
+        from planner.trackers.watch import following
 
         place = loop.Workplace(
             spec=self.spec,
@@ -250,13 +251,28 @@ class Study:
             folder=self.spec.folder / f"{self._stem}.runs",
             watch=watch or (lambda news: None),
         )
-        return loop.run(place, **limits)
+        with following(self.spec, self.ledger, self.warnings.append):
+            return loop.run(place, **limits)
+
+    def track(self, *, patience: float = 60.0) -> list[dict[str, Any]]:
+        """Brings the trackers up to date and says how each stands; gives up after `patience` seconds."""
+        from planner.trackers.watch import following, standing
+
+        if not self.spec.trackers:
+            raise InputError(f"study {self.spec.name!r} has no trackers: add [[trackers]] to its file")
+        with following(self.spec, self.ledger, self.warnings.append, patience=patience):
+            pass
+        return standing(self.spec, self.state.num_events)
 
     # ---- questions ----
 
     def status(self) -> dict[str, Any]:
         """Budget, runs by state and by domain, the best run so far: plain values only."""
-        return summary.status(self.spec, self.state, store=self.ledger.url, warnings=self.warnings)
+        from planner.trackers.watch import standing
+
+        state = self.state
+        document = summary.status(self.spec, state, store=self.ledger.url, warnings=self.warnings)
+        return {**document, "trackers": standing(self.spec, state.num_events)}
 
     def log(self, after: int = 0) -> list[dict[str, Any]]:
         """The events with a number above `after`, in order."""

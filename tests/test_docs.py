@@ -91,3 +91,22 @@ def test_the_examples_of_a_backend_and_a_policy_work_together(tmp_path: Path) ->
     runs = list(ended.state.runs.values())
     assert [run.predicted_cost for run in runs] == [8.0, 8.0] and [run.response for run in runs] == [1.5, 1.5]
     assert "example" not in sys.modules
+
+
+def test_the_example_of_a_tracker_is_told_of_a_study(tmp_path: Path) -> None:
+    block = next(each for each in _blocks("docs/trackers.md", "python") if each.startswith("# my_module.py\n"))
+    (tmp_path / "my_module.py").write_text(block)
+    path = write_study(tmp_path, STUDY + '\n[[trackers]]\nkind = "my_module:open_runs"\n')
+    with Study.open(path) as study:
+        run = study.attach({"N": 1, "D": 4}, 2.5, domain="web").run
+        assert study.track()[0]["behind"] == 0, study.warnings
+    assert (
+        (tmp_path / "lines.txt")
+        .read_text()
+        .startswith(f"{run.run_id} completed {{'N': 1.0, 'D': 4.0}} [{{'response': 2.5")
+    )
+
+
+def test_the_trackers_of_the_documentation_are_valid() -> None:
+    spec = parse_study_toml(_blocks("README.md", "toml")[0] + _blocks("docs/trackers.md", "toml")[0])
+    assert [tracker.label for tracker in spec.trackers] == ["mlflow", "wandb", "trackio"]

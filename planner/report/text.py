@@ -77,6 +77,7 @@ def status(document: Mapping[str, Any]) -> list[str]:
             f"best    {response['name']} {number(best['response'])}{unit} in {best['domain']} at {axes(best['axes'])}"
             f" (run {best['run_id']})"
         )
+    lines += [f"tracker {line}" for line in tracked(document)]
     if document["pending"]:
         rows = [
             (run["run_id"], run["state"], run["domain"], axes(run["axes"]), number(run["predicted_cost"]))
@@ -85,6 +86,16 @@ def status(document: Mapping[str, Any]) -> list[str]:
         more = len(document["pending"]) - len(rows)
         lines += ["", *columns(("under way", "state", "domain", "axes", "predicted cost"), rows)]
         lines += [f"and {more} more (--json lists all)"] if more > 0 else []
+    return lines
+
+
+def tracked(document: Mapping[str, Any]) -> list[str]:
+    """How far each tracker is, a line each."""
+    lines = []
+    for each in document.get("trackers", ()):
+        words = f"{each['behind']} events behind" if each["behind"] else "up to date"
+        words += f", {len(each['left_out'])} runs left out" if each["left_out"] else ""
+        lines.append(f"{each['name']}: {words}" + (f": {each['error']}" if each["error"] else ""))
     return lines
 
 

@@ -40,6 +40,7 @@ def reference_complaints(raw: Mapping[str, Any]) -> Iterator[Complaint]:
     """Every mistake that takes two sections to see; `raw` is the study file as plain tables, possibly malformed."""
     axes = [_table(axis) for axis in _list(raw.get("axes"))]
     domains = [_table(domain) for domain in _list(raw.get("domains"))]
+    trackers = [_table(tracker) for tracker in _list(raw.get("trackers"))]
     pool = _table(raw.get("pool"))
     axis_names = _names(axes)
     domain_names: list[str] | None = _names(domains)
@@ -51,6 +52,7 @@ def reference_complaints(raw: Mapping[str, Any]) -> Iterator[Complaint]:
     yield from _axis_complaints(axes, pool, _table(raw.get("response")).get("name", "loss"))
     yield from _simplex_complaints(axes)
     yield from _factor_complaints(domains, axis_names)
+    yield from _repeated("trackers", [{"name": each.get("name") or each.get("kind")} for each in trackers])
     if "cost" in raw:
         yield from _cost_complaints(_table(raw["cost"]), pool, axis_names, domain_names)
     only_column = _table(raw.get("cost")).get("column") is not None and not _table(raw["cost"]).get("terms")

@@ -34,6 +34,7 @@ from planner.spec.sections import (
     Store,
     StudySection,
     Target,
+    Tracker,
 )
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class StudySpec(pydantic.BaseModel):
     backend: Backend = Backend()
     store: Store = Store()
     policy: Policy = Policy()
+    trackers: tuple[Tracker, ...] = ()
 
     _path: Path | None = PrivateAttr(None)
     _cache: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -376,8 +378,9 @@ SECTION_MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "backend": Backend,
     "store": Store,
     "policy": Policy,
+    "trackers": Tracker,
 }
-LIST_SECTIONS: Sequence[str] = ("axes", "domains", "targets")
+LIST_SECTIONS: Sequence[str] = ("axes", "domains", "targets", "trackers")
 REQUIRED_SECTIONS: Sequence[str] = ("study", "axes", "cost", "budget")
 
 __all__ = ["Axis", "Domain", "StudySpec", "check_response", "study_schema"]

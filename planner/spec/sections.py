@@ -188,3 +188,58 @@ class Store(Section):
     """`[store]`: database url of the ledger; by default an SQLite file beside the study."""
 
     url: Label | None = None
+
+
+TRACKER_KEYS = {
+    "mlflow": ("uri", "project"),
+    "wandb": ("project", "entity", "mode", "directory"),
+    "trackio": ("project", "space", "directory"),
+}
+
+
+class Tracker(Section):
+    """`[[trackers]]`: where runs are shown as well.  Which keys go with which kind: `TRACKER_KEYS`.
+
+    A kind of one's own is `module:function`, with free `settings` for the function.
+    """
+
+    kind: Label
+    name: Label | None = None
+    wait_seconds: Positive = 20.0  # at the end of `planner run`, for what the tracker has not got yet
+    uri: Label | None = None
+    project: Label | None = None
+    entity: Label | None = None
+    mode: Literal["online", "offline"] | None = None
+    space: Label | None = None
+    directory: Label | None = None
+    settings: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse(self._complaints())
+        return self
+
+    def _complaints(self) -> Iterator[Complaint]:
+        if self.kind not in TRACKER_KEYS and ":" not in self.kind:
+            known = ", ".join(TRACKER_KEYS)
+            yield Complaint("kind", self.kind, "is no kind of tracker", f'write {known}, or "module:function"')
+            return
+        allowed = ("kind", "name", "wait_seconds", *TRACKER_KEYS.get(self.kind, ("settings",)))
+        for key in sorted(self.model_fields_set - set(allowed)):
+            fix = f"remove it; its keys are {', '.join(allowed)}"
+            yield Complaint(key, getattr(self, key), f"does not belong to a tracker of kind {self.kind!r}", fix)
+        if not self.label.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            yield Complaint("name", self.label, "is a file name too", "use letters, digits, '-' and '_'")
+
+    @property
+    def label(self) -> str:
+        """What to call this tracker."""
+        return self.name or self.kind.partition(":")[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys that go to the tracker of this kind."""
+        keys = TRACKER_KEYS.get(self.kind)
+        if keys is None:
+            return dict(self.settings)
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
