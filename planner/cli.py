@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -113,8 +114,7 @@ def run(
             with live.watching(spec, study.state) as watch:
                 ended = study.run(backend, watch=watch, max_runs=max_runs, max_seconds=max_seconds)
         except KeyboardInterrupt:
-            left = len(study.state.pending())
-            print(f"interrupted; {left} runs under way. Go on with: planner run {file}", file=sys.stderr)
+            _leave(study, backend, file)
             raise
         if ended.stop.reason == "runs_fail":
             raise InputError(f"{ended.stop.message}. Mend the trainer, then go on with: planner run {file}")
@@ -194,6 +194,26 @@ def tell(
             )
         document = {"run": summary.run_values(told), "budget": summary.budget(study.spec, study.state)}
         _show(document, "told", as_json, study.warnings)
+
+
+@app.command()
+def cancel(
+    file: StudyFile,
+    run_ids: Annotated[list[str] | None, typer.Argument(metavar="[RUN_ID]...", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All runs that planner run has started.")] = False,
+    wait: Annotated[float, typer.Option(min=0.0, help="For their death, in seconds.")] = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Give runs up: end them, and free their budget when they are dead."""
+    from backends import open_backend
+    from planner import ending, loop, summary
+
+    wanted = ending.require_ids(run_ids or (), everything)
+    with _open(file, writes=True) as study:
+        backend = open_backend(study.spec.backend.kind, loop.backend_options(study.spec), study.spec.folder)
+        runs = [summary.run_values(each) for each in study.cancel_runs(backend, wanted, patience=wait)]
+        document = {"runs": runs, "budget": summary.budget(study.spec, study.state)}
+        _show(document, "cancelled", as_json, study.warnings)
 
 
 @app.command("import")
@@ -323,6 +343,24 @@ def audit(file: StudyFile, as_json: Json = False) -> None:
     if document["verdict"] == verdict.NO_LAW:
         print(f"error: no law fits: {'; '.join(document['failures'])}", file=sys.stderr)
         raise typer.Exit(UnreliableFit.exit_code)
+
+
+def _leave(study: Any, backend: Any, file: Path) -> None:
+    """After Ctrl-C: what becomes of the runs under way.  Asked once, and only of somebody who can answer."""
+    left = len(study.state.pending())
+    if left and not backend.simulated and sys.stdin.isatty() and sys.stderr.isatty():
+        print(
+            f"interrupted; {left} runs under way. [d]etach (they go on) or [c]ancel them? [d] ", file=sys.stderr, end=""
+        )
+        sys.stderr.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            if sys.stdin.readline().strip().casefold().startswith("c"):
+                print("cancelling; Ctrl-C leaves the rest to their end", file=sys.stderr)
+                alive = [run for run in study.cancel_runs(backend) if run.cost is None]
+                print(f"cancelled; {len(alive)} of {left} are not known to be dead yet", file=sys.stderr)
+    left = len(study.state.pending())
+    goes_on = f"; {left} runs are under way. End them with: planner cancel {file} --all" if left else ""
+    print(f"interrupted{goes_on}\ngo on with: planner run {file}", file=sys.stderr)
 
 
 # ---- printing and arguments -----------------------------------------------------------------------------------------

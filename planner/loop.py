@@ -107,12 +107,12 @@ def advance(place: Workplace, *, limit: int | None = None, buyer: Buyer | None =
     a `buyer` that works aside has bought is found by a later turn.  Safe to kill at any point.
     """
     buyer = buyer or Buyer(lambda num: _buy(place, num), aside=False)
-    moved = _collect(place)
+    moved = collect(place)
     ended = [run for run in moved if STATE_RULES[run.state].final]
     news = len(moved) + _retry(place) + _submit_waiting(place)
     purchase, num_ended = buyer.take(), _count(place, lambda run: STATE_RULES[run.state].final)
     if purchase is None and not buyer.is_busy:
-        free = place.backend.slots + ahead - len(place.in_flight()) - len(_waiting(place))
+        free = place.backend.slots + ahead - len(place.in_flight()) - len(waiting(place))
         free = free if limit is None else min(free, limit)
         if free > 0:
             place.watch(News(kind="thinking", text=f"choosing {free} run{'s' if free > 1 else ''}"))
@@ -167,7 +167,7 @@ def run(
             if max_runs is not None and bought >= max_runs:
                 limit_reached = limit_reached or Stop("max_runs", f"{max_runs} runs were bought")
             stop = limit_reached or nothing_to_buy
-            is_idle = not place.in_flight() and not _waiting(place)
+            is_idle = not place.in_flight() and not waiting(place)
             if stop is not None and is_idle and not buyer.is_busy:
                 return Ended(state=place.ledger.state(), stop=stop, bought=bought)
             may_buy = None if max_runs is None else max_runs - bought
@@ -221,7 +221,7 @@ def _pauses(simulated: bool, pace: Pace) -> Iterator[float]:
 # ---- what became of the runs ----------------------------------------------------------------------------------------
 
 
-def _collect(place: Workplace) -> list[RunRecord]:
+def collect(place: Workplace) -> list[RunRecord]:
     """Records what the backend reports; returns the runs that are in another state now."""
     runs = place.in_flight()
     moved = []
@@ -321,19 +321,19 @@ def _bought_again(place: Workplace, run: RunRecord) -> RunRecord | None:
         return None
 
 
-def _waiting(place: Workplace) -> list[RunRecord]:
+def waiting(place: Workplace) -> list[RunRecord]:
     """Runs whose intent is recorded and that no backend is known to have."""
     return [run for run in place.mine() if run.state is RunState.PROPOSED]
 
 
 def _submit_waiting(place: Workplace) -> int:
     """Submits runs without a handle as far as slots are free; returns how many."""
-    waiting = _waiting(place)[: max(0, place.backend.slots - len(place.in_flight()))]
-    for run in waiting:
-        handle = place.backend.submit(_job(place, run))
+    next_runs = waiting(place)[: max(0, place.backend.slots - len(place.in_flight()))]
+    for run in next_runs:
+        handle = place.backend.submit(job_of(place, run))
         run = place.ledger.submitted(run.run_id, handle, backend=place.spec.backend.kind, attempt=run.attempt)
         place.watch(News(kind="submitted", run=run))
-    return len(waiting)
+    return len(next_runs)
 
 
 def backend_options(spec: StudySpec) -> dict[str, Any]:
@@ -341,7 +341,8 @@ def backend_options(spec: StudySpec) -> dict[str, Any]:
     return {name: value for name, value in spec.backend.options.items() if name not in JOB_LIMITS}
 
 
-def _job(place: Workplace, run: RunRecord) -> Job:
+def job_of(place: Workplace, run: RunRecord) -> Job:
+    """What the backend is told of the next attempt of a run.  Raises `InputError` for a limit that is none."""
     limits = {name: place.spec.backend.options.get(name, default) for name, default in JOB_LIMITS.items()}
     for name, value in limits.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):

@@ -6,11 +6,11 @@ Opening a study reads its file and nothing else; numerical code is imported by t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import planner
 from planner import summary
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from planner.audit import Audit
     from planner.execution import Backend
     from planner.inference import StudyPosterior
-    from planner.loop import Ended, Watcher
+    from planner.loop import Ended, Watcher, Workplace
 
 BY_HAND: Mapping[str, str] = {"by": "ask"}
 
@@ -243,16 +243,29 @@ class Study:
         from planner import loop
         from planner.trackers.watch import following
 
-        place = loop.Workplace(
+        with following(self.spec, self.ledger, self.warnings.append):
+            return loop.run(self._workplace(backend, self.policy, watch), **limits)
+
+    def cancel_runs(
+        self, backend: Backend, run_ids: Collection[str] | None = None, *, patience: float = 60.0
+    ) -> list[RunRecord]:
+        """Ends runs, by default all that `run` started, and waits for their death; see `planner.ending`."""
+        from planner.ending import cancel_runs
+
+        nothing_is_chosen = cast(Policy, None)  # and the policy, with the numerical side, is not imported
+        return cancel_runs(self._workplace(backend, nothing_is_chosen), run_ids, patience=patience)
+
+    def _workplace(self, backend: Backend, policy: Policy, watch: Watcher | None = None) -> Workplace:
+        from planner import loop
+
+        return loop.Workplace(
             spec=self.spec,
             ledger=self.ledger,
             backend=backend,
-            policy=self.policy,
+            policy=policy,
             folder=self.spec.folder / f"{self._stem}.runs",
             watch=watch or (lambda news: None),
         )
-        with following(self.spec, self.ledger, self.warnings.append):
-            return loop.run(place, **limits)
 
     def track(self, *, patience: float = 60.0) -> list[dict[str, Any]]:
         """Brings the trackers up to date and says how each stands; gives up after `patience` seconds."""

@@ -142,6 +142,17 @@ def ended(document: Mapping[str, Any]) -> list[str]:
     return [f"stopped ({stop['reason']}): {stop['message']}", f"bought {document['bought']} runs", *status(document)]
 
 
+def cancelled(document: Mapping[str, Any]) -> list[str]:
+    """What became of runs that were given up."""
+    rows = [
+        (run["run_id"], run["state"], run["domain"], axes(run["axes"]), number(run["cost"])) for run in document["runs"]
+    ]
+    lines = columns(("run", "state", "domain", "axes", "cost"), rows) if rows else ["nothing was under way"]
+    alive = sum(run["cost"] is None for run in document["runs"])
+    note = f"{alive} are not known to be dead yet: their budget stays reserved; call this again to look once more"
+    return [*lines, *([note] if alive else []), f"budget  {budget_line(document['budget'])}"]
+
+
 def log(document: Mapping[str, Any]) -> list[str]:
     """The events of `Study.log`, one a line."""
     rows = [
