@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from backends import processes
+from backends import metrics, processes
 from backends.jobfile import (
     BAD_JOB,
     DIVERGED,
@@ -154,6 +154,7 @@ def report(
         trials=result.trials if result is not None else None,
         message=message,
         progress=metric,
+        points=metrics.curve(folder.metrics, whole=state not in (RunState.SUBMITTED, RunState.RUNNING)),
         log_tail=tail(folder.log),
     )
 

@@ -201,6 +201,8 @@ def append_metric(
     """
     _Stop.cost = max(_Stop.cost, as_cost(cost) or 0.0)
     record = {"at": time.time(), "step": step, "value": value, "cost": cost, "schedule_complete": schedule_complete}
+    if value is not None and finite(value) is None:
+        record["not_finite"] = True  # null alone says that nothing was measured
     append_line(_environment("PLANNER_METRICS"), record | extra)
 
 

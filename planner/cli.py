@@ -256,11 +256,19 @@ def status(file: StudyFile, as_json: Json = False) -> None:
 def log(
     file: StudyFile,
     after: Annotated[int, typer.Option(min=0, help="Only events with a higher number.")] = 0,
+    curves: Annotated[bool, typer.Option("--curves", help="What runs reported on their way, instead.")] = False,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="Only of this run.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the events of the ledger."""
     with _open(file) as study:
-        _show({"study": study.spec.name, "events": study.log(after)}, "log", as_json, study.warnings)
+        if curves:
+            columns = study.curve_columns(run_id)
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            _show({"study": study.spec.name, "points": rows}, "curves", as_json, study.warnings)
+            return
+        events = [event for event in study.log(after) if run_id in (None, event["run_id"])]
+        _show({"study": study.spec.name, "events": events}, "log", as_json, study.warnings)
 
 
 @app.command()

@@ -207,6 +207,7 @@ def _read_proposed(run: RunRecord | None, event: Event) -> RunRecord:
         handle="",
         message="",
         progress={},
+        curve_began=run.attempt + 1 if ended else run.curve_began,
         attempt=run.attempt + 1,
         updated_at=event.at,
     )
@@ -235,10 +236,13 @@ def _read_running(run: RunRecord | None, event: Event) -> RunRecord:
 def _read_progress(run: RunRecord | None, event: Event) -> RunRecord:
     run = _known(run)
     cost = number_or_none(event.body.get("cost"))
+    progress = {name: value for name, value in event.body.items() if name != "points"}
+    points = event.body.get("points") or ()
     return replace(
         run,
         cost_so_far=run.cost_so_far if cost is None or cost < 0 else cost,
-        progress=event.body,
+        progress=progress,
+        batches=(*run.batches, (run.curve_began, points)) if points else run.batches,
         updated_at=event.at,
     )
 

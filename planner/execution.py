@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from planner.errors import PlannerError
-from planner.records import Design, RunState
+from planner.records import CurvePoint, Design, RunState
 
 
 class BackendError(PlannerError):
@@ -49,6 +49,7 @@ class Report:
     message: str = ""
     progress: Mapping[str, Any] | None = None
     log_tail: str = ""
+    points: Sequence[CurvePoint] = ()  # the run's curve so far, thinned (`records.thin_curve`)
 
 
 class Backend(Protocol):

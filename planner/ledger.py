@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from planner import telling
 from planner.errors import BudgetExceeded, InputError, StoreDamaged
 from planner.events import DATA_STATES, Replayer, replay
-from planner.records import STATE_RULES, Design, Event, RunRecord, RunState, StudyState, run_id_of
+from planner.records import STATE_RULES, CurvePoint, Design, Event, RunRecord, RunState, StudyState, run_id_of
 from planner.telling import Attached, Attachment, Refusal, Reservation, Turn
 
 if TYPE_CHECKING:
@@ -221,15 +221,25 @@ class Ledger:
             return turn.append("running", run_id, {})
 
     def progress(
-        self, run_id: str, *, value: float | None = None, step: float | None = None, cost: float | None = None
+        self,
+        run_id: str,
+        *,
+        value: float | None = None,
+        step: float | None = None,
+        cost: float | None = None,
+        points: Iterable[CurvePoint] = (),
     ) -> RunRecord:
-        """Records how far a run is; `cost` is what it has cost so far.  Never raises on values."""
+        """Records how far a run is; `cost` is what it has cost so far.  Never raises on values.
+
+        Of `points` of its curve, those that are worth keeping (`records.thin_curve`) and not recorded are added.
+        """
         with self._turn() as turn:
             run = turn.find(run_id)
             body = turn.as_read({"value": value, "step": step, "cost": cost})
-            if STATE_RULES[run.state].final or run.progress == body:
+            new = run.new_points(points)
+            if STATE_RULES[run.state].final or (run.progress == body and not new):
                 return run
-            return turn.append("progress", run_id, body)
+            return turn.append("progress", run_id, body | ({"points": new} if new else {}))
 
     def complete(
         self,

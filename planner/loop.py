@@ -42,6 +42,7 @@ MAX_FAILURES_IN_A_ROW = 4
 # A run is stopped by the backend when it costs `max_overrun` times what was predicted.
 JOB_LIMITS: Mapping[str, float | None] = {"max_overrun": 2.0, "deadline_seconds": None}
 PROGRESS_SHARE = 0.05  # progress is recorded when this share of the predicted cost was added
+POINTS_AT_ONCE = 8  # or so many points of the run's curve are new
 MIN_PAUSE, MAX_PAUSE = 0.02, 1.0
 PAUSE_SHARE = 0.02  # of what a run usually takes: a slot must not wait longer to be seen free
 
@@ -248,6 +249,8 @@ def _tell(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
     from planner.spec import check_response
 
     ledger, run_id, cost = place.ledger, run.run_id, report.cost
+    if report.state not in (RunState.SUBMITTED, RunState.RUNNING) and run.new_points(report.points):
+        _record_progress(ledger, run, report)  # before the end: a planner killed in between finds both again
     if report.state is RunState.COMPLETED:
         wrong = None if report.response is None else check_response(place.spec, report.response)
         if wrong is not None:
@@ -279,10 +282,15 @@ def _tell(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
 
 
 def _tell_progress(ledger: Ledger, run: RunRecord, report: Report) -> RunRecord:
-    progress = report.progress or {}
-    if report.cost is not None and report.cost >= (run.cost_so_far or 0.0) + PROGRESS_SHARE * run.predicted_cost:
-        ledger.progress(run.run_id, value=progress.get("value"), step=progress.get("step"), cost=report.cost)
+    grown = report.cost is not None and (report.cost >= (run.cost_so_far or 0.0) + PROGRESS_SHARE * run.predicted_cost)
+    if grown or len(run.new_points(report.points)) >= POINTS_AT_ONCE:
+        _record_progress(ledger, run, report)
     return ledger.running(run.run_id)
+
+
+def _record_progress(ledger: Ledger, run: RunRecord, report: Report) -> None:
+    told = report.progress or {}
+    ledger.progress(run.run_id, value=told.get("value"), step=told.get("step"), cost=report.cost, points=report.points)
 
 
 # ---- attempts -------------------------------------------------------------------------------------------------------

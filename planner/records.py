@@ -10,9 +10,9 @@ import enum
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from planner.errors import InputError
 
@@ -139,6 +139,44 @@ class Outcome:
     external: bool = False  # attached, not bought
 
 
+class CurvePoint(NamedTuple):
+    """What a run reported on its way.  `value` is None where it was not finite; `cost` is that of the run so far.
+
+    `schedule_complete` is False in the middle of a learning-rate schedule: not the end value of a shorter run.
+    """
+
+    step: float
+    value: float | None
+    cost: float | None
+    schedule_complete: bool
+
+
+MAX_POINTS = 64
+_PER_DOUBLING = 8
+
+
+def thin_curve(points: Iterable[CurvePoint]) -> list[CurvePoint]:
+    """At most `MAX_POINTS` points in order of their steps (zero or more): the first in every cell of a log grid, and
+    the last of all.  Of two with one step the later one wins, as after a return to a checkpoint.
+
+    Cells depend on the first and the last step only, and those of a longer curve are unions of these: thinning what
+    was thinned before together with what came later is thinning all of it.
+    """
+    latest = {point.step: point for point in points}
+    ordered = [latest[step] for step in sorted(latest)]
+    above_zero = [point.step for point in ordered if point.step > 0]
+    doublings = math.log2(above_zero[-1]) - math.log2(above_zero[0]) if above_zero else 0.0
+    merged = 1
+    while _PER_DOUBLING * doublings / merged > MAX_POINTS - 5:
+        merged *= 2
+    kept: dict[int | None, CurvePoint] = {}
+    for point in ordered:
+        cell = math.floor(_PER_DOUBLING * math.log2(point.step)) // merged if point.step > 0 else None
+        kept.setdefault(cell, point)
+    thinned = list(kept.values())
+    return thinned if not ordered or thinned[-1] is ordered[-1] else [*thinned, ordered[-1]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """One line of the ledger.  `seq` counts from 1 without gaps, `at` is seconds since the epoch."""
@@ -178,6 +216,8 @@ class RunRecord:
     updated_at: float = 0.0
     cost_so_far: float | None = None  # last cost reported while running
     progress: Mapping[str, Any] = field(default_factory=dict)  # last progress told
+    batches: Sequence[tuple[int, Sequence[Any]]] = ()  # points as told, each with the attempt that began its curve
+    curve_began: int = 0  # the attempt that began the present curve: one that goes on from a checkpoint does not
     ends: Mapping[str, int] = field(default_factory=dict)  # how often each unsuccessful end was met: retry counters
     charged_before: float = 0.0
 
@@ -192,6 +232,22 @@ class RunRecord:
         if STATE_RULES[self.state].final:
             return 0.0
         return max(self.predicted_cost, self.cost_so_far or 0.0)
+
+    def curves(self) -> dict[int, list[CurvePoint]]:
+        """The points of every attempt that began anew, thinned, in order of their steps."""
+        told: dict[int, list[CurvePoint]] = {}
+        for attempt, points in self.batches:
+            told.setdefault(attempt, []).extend(CurvePoint(*point) for point in points)
+        return {attempt: thin_curve(points) for attempt, points in told.items()}
+
+    def points(self) -> list[CurvePoint]:
+        """The points of the present curve."""
+        return self.curves().get(self.curve_began, [])
+
+    def new_points(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
+        """Those of `points` that belong to the present curve and are not recorded."""
+        known = self.points()
+        return [point for point in thin_curve([*known, *points]) if point not in known]
 
 
 @dataclass(frozen=True, kw_only=True)

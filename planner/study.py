@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import planner
-from planner import summary
+from planner import curves, summary
 from planner.buying import Stop, buy, readable
 from planner.errors import InputError
 from planner.ledger import Ledger
@@ -290,6 +290,17 @@ class Study:
     def log(self, after: int = 0) -> list[dict[str, Any]]:
         """The events with a number above `after`, in order."""
         return [asdict(event) for event in self.ledger.events(after)]
+
+    def curves(self, run_id: str | None = None) -> pd.DataFrame:
+        """What runs reported on their way, by run, attempt and step; see `planner.curves.columns`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.curve_columns(run_id))
+
+    def curve_columns(self, run_id: str | None = None) -> dict[str, list[Any]]:
+        """`curves` as plain columns.  Raises `UnknownRun`."""
+        runs = self.state.runs.values() if run_id is None else [self.ledger.run(run_id)]
+        return curves.columns(runs, self.spec.axis_names)
 
     def predict(self, points: Any, domain: str | None = None) -> pd.DataFrame:
         """The response at points: a mapping of axis values, a sequence of such, or a DataFrame.

@@ -75,7 +75,20 @@ def run_values(run: RunRecord) -> dict[str, Any]:
         "predicted_cost": run.predicted_cost,
         "cost": run.cost,
         "response": run.response,
+        "progress": progress(run),
         "external": run.external,
         "reason": dict(run.reason),
         "message": run.message,
     }
+
+
+def progress(run: RunRecord) -> dict[str, Any] | None:
+    """How far a run was when it was last heard of: step, value, cost and its share of the predicted cost.
+
+    The value of a run under way is no end value.
+    """
+    if not run.progress and run.cost_so_far is None:
+        return None
+    cost = run.cost_so_far
+    share = cost / run.predicted_cost if cost is not None and run.predicted_cost > 0 else None
+    return {"step": run.progress.get("step"), "value": run.progress.get("value"), "cost": cost, "share": share}

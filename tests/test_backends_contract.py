@@ -11,7 +11,7 @@ import pytest
 
 from backends import KINDS, open_backend
 from planner.execution import BackendError, Job, Report
-from planner.records import STATE_RULES, Design, RunState
+from planner.records import STATE_RULES, CurvePoint, Design, RunState
 from tests import ray_head
 
 pytestmark = pytest.mark.usefixtures("fake_slurm")
@@ -251,6 +251,17 @@ def test_the_second_attempt_of_a_preempted_run_completes(bench: Bench) -> None:
     report = wait(backend, second, is_over)
     assert report.state is RunState.COMPLETED and report.response is not None
     assert report.cost == 10.0, "the cost of the whole run, not of its last attempt"
+
+
+@pytest.mark.parametrize("bench", pairs(FOLDERS, "preempted"), indirect=True)
+def test_reports_bring_the_curve_of_all_attempts(bench: Bench) -> None:
+    backend = bench.reopen()
+    first = wait(backend, backend.submit(bench.job(attempt=0)), is_over)
+    assert first.points == (CurvePoint(1.0, 3.0, 5.0, True),)
+    handle = backend.submit(bench.job(attempt=1))
+    both = (CurvePoint(1.0, 3.0, 5.0, True), CurvePoint(2.0, 3.0, 10.0, True))
+    assert wait(backend, handle, is_over).points == both
+    assert bench.reopen().poll([handle])[0].points == both, "also for another planner"
 
 
 @pytest.mark.parametrize("bench", pairs([*FOLDERS, "simulator"], "endless"), indirect=True)

@@ -80,11 +80,20 @@ def status(document: Mapping[str, Any]) -> list[str]:
     lines += [f"tracker {line}" for line in tracked(document)]
     if document["pending"]:
         rows = [
-            (run["run_id"], run["state"], run["domain"], axes(run["axes"]), number(run["predicted_cost"]))
+            (
+                run["run_id"],
+                run["state"],
+                run["domain"],
+                axes(run["axes"]),
+                number(run["predicted_cost"]),
+                *_progress_cells(run["progress"]),
+            )
             for run in document["pending"][:_MOST_LISTED]
         ]
         more = len(document["pending"]) - len(rows)
-        lines += ["", *columns(("under way", "state", "domain", "axes", "predicted cost"), rows)]
+        header = ("under way", "state", "domain", "axes", "predicted cost", "used", "at step", "value so far")
+        shown = len(header) if any(run["progress"] for run in document["pending"][:_MOST_LISTED]) else 5
+        lines += ["", *columns(header[:shown], [row[:shown] for row in rows])]
         lines += [f"and {more} more (--json lists all)"] if more > 0 else []
     return lines
 
@@ -97,6 +106,12 @@ def tracked(document: Mapping[str, Any]) -> list[str]:
         words += f", {len(each['left_out'])} runs left out" if each["left_out"] else ""
         lines.append(f"{each['name']}: {words}" + (f": {each['error']}" if each["error"] else ""))
     return lines
+
+
+def _progress_cells(progress: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    told = progress or {}
+    used = f"{100 * told['share']:.0f} %" if told.get("share") is not None else "-"
+    return used, number(told.get("step"), 6), number(told.get("value"))
 
 
 def _costs_line(costs: Mapping[str, Any]) -> str:
@@ -168,6 +183,30 @@ def log(document: Mapping[str, Any]) -> list[str]:
     return columns(("event", "at", "kind", "run", "what"), rows)
 
 
+def curves(document: Mapping[str, Any]) -> list[str]:
+    """The points of `Study.curves`, one a line."""
+    rows = [
+        (
+            point["run_id"],
+            str(point["attempt"]),
+            point["domain"],
+            axes(
+                {
+                    name.removeprefix("axis_"): x
+                    for name, x in point.items()
+                    if name.startswith("axis_") and x is not None
+                }
+            ),
+            number(point["step"], 8),
+            number(point["value"], 6) if point["value"] is not None else "not finite",
+            number(point["cost"]),
+            "complete" if point["schedule_complete"] else "on the way",
+        )
+        for point in document["points"]
+    ]
+    return columns(("run", "attempt", "domain", "axes", "step", "value", "cost", "schedule"), rows)
+
+
 def _event_words(body: Mapping[str, Any]) -> str:
     parts = []
     if isinstance(body.get("design"), Mapping):
@@ -175,6 +214,7 @@ def _event_words(body: Mapping[str, Any]) -> str:
     for key in ("predicted_cost", "response", "se", "successes", "trials", "value", "step", "cost", "charged", "total"):
         if isinstance(body.get(key), int | float):
             parts.append(f"{key} {number(body[key])}")
+    parts += [f"{len(body['points'])} points of its curve"] if body.get("points") else []
     parts += [str(body[key]) for key in ("message", "text", "study") if body.get(key)]
     return ", ".join(parts)
 
