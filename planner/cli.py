@@ -159,6 +159,9 @@ def tell(
         float | None, typer.Option(help="What was measured, raw units; nan: it diverged.", show_default=False)
     ] = None,
     cost: Annotated[float | None, typer.Option(help="What it cost; else the prediction.", show_default=False)] = None,
+    cost_unit: Annotated[
+        str | None, typer.Option(help="If not the study's: one of [cost] conversions.", show_default=False)
+    ] = None,
     se: Annotated[float | None, typer.Option(help="Standard error of the response.", show_default=False)] = None,
     successes: Annotated[float | None, typer.Option(help="Instead of a response.", show_default=False)] = None,
     trials: Annotated[float | None, typer.Option(help="Trials behind the successes.", show_default=False)] = None,
@@ -180,7 +183,7 @@ def tell(
         if failed is not None:
             if diverged or amend or any(value is not None for value in (response, se, successes, trials)):
                 raise InputError("a failed run has no result: give --failed with --cost only")
-            told = study.fail(run_id, failed, cost=cost)
+            told = study.fail(run_id, failed, cost=cost, cost_unit=cost_unit)
         else:
             told = study.tell(
                 run_id,
@@ -191,6 +194,7 @@ def tell(
                 trials=trials,
                 diverged=diverged,
                 amend=amend,
+                cost_unit=cost_unit,
             )
         document = {"run": summary.run_values(told), "budget": summary.budget(study.spec, study.state)}
         _show(document, "told", as_json, study.warnings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from planner import cells, rawtables, tables
+from planner import cells, exports, rawtables, tables
 from planner.errors import InputError, Problem
 from planner.records import Design, RunState
 from planner.spec import StudySpec, check_response
@@ -57,8 +57,8 @@ def import_rows(
 ) -> ImportedRows:
     """Reads finished runs from a CSV, Parquet or JSON-lines file.
 
-    Columns are found by name: the axes, the response, and if present domain (or the domains' factors), cost, se,
-    trials, successes, seed, run or curve, schedule_complete, state.
+    Columns are found by name: the axes, the response, and if present domain (or the domains' factors), cost, cost_unit,
+    se, trials, successes, seed, run or curve, schedule_complete, state, and how an axis is counted (convention).
 
     Args:
         spec: the study they are for.
@@ -96,15 +96,19 @@ class _Importer:
         axes = [self._name(name) for name in spec.axis_names]
         fixed = [self._name(axis.name) for axis in spec.declared_axes if axis.low is not None and axis.low == axis.high]
         extras = [self.se, self.trials, *(self._name(name) for name in ("cost", "successes", "seed"))]
-        texts = [self._name(name) for name in ("domain", "run", "curve", "schedule_complete", "state")]
+        texts = [self._name(name) for name in ("domain", "run", "curve", "run_id", "schedule_complete", "state")]
         factors = list(dict.fromkeys(key for d in spec.declared_domains for key in d.factors))
         texts += [name for name in (self.pool_domain, *factors) if name is not None]
+        extras += [exports.STEP]
+        texts += [self._name(name) for name in exports.extra_columns(spec)]
         table = tables.read_table(
             path,
             numeric=[*axes, self.response, *extras, *filter_numbers],
             text=[*texts, *filter_texts],
             optional=[*fixed, *extras, *texts, self.response],
         )
+        table, unknown = exports.convert(spec, table, cost=self._name("cost"), name=self._name)
+        self.problems += unknown
         self.factors = [name for name in factors if name in table]
         if self.response not in table and not (self._name("successes") in table and self.trials in table):
             hint = near(self.response, table.header)
@@ -112,6 +116,10 @@ class _Importer:
         keep = tables.matches(table, where)
         if not keep.any():
             raise InputError(f"{path}: no row has {dict(where)}")
+        table = table.take(np.flatnonzero(keep))
+        runs = [self._name(name) for name in ("run", "curve", "run_id")]
+        designs = [self._name("domain"), self._name("seed"), *self.factors, *axes]
+        keep, self.warnings = exports.ends_of_curves(table, runs, designs, self.response)
         self.table = table.take(np.flatnonzero(keep))
 
     def _name(self, ours: str) -> str:
@@ -137,7 +145,7 @@ class _Importer:
                 seen[row["design"].key()] = [row]
             rows.append(row)
         rawtables.raise_problems(self.problems)
-        warnings = [*self.table.warnings, *self._skip_warnings()]
+        warnings = [*self.table.warnings, *self.warnings, *self._skip_warnings()]
         if replicates:
             lines = tables.show_lines(self.table.lines[replicates])
             warnings.append(f"W:replicate_row same design, other result: kept under the next free seed, {lines}")

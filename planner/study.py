@@ -158,11 +158,13 @@ class Study:
         diverged: bool = False,
         amend: bool = False,
         message: str = "",
+        cost_unit: str | None = None,
     ) -> RunRecord:
         """Records the result of a run; a response of NaN means that it diverged.
 
-        Without a cost the predicted one is charged.  Raises `UnknownRun`, `ConflictingResult` when another result is
-        recorded and `amend` is False, and `InputError` for a response that cannot be.
+        Without a cost the predicted one is charged; a `cost_unit` other than the study's is one of [cost] conversions.
+        Raises `UnknownRun`, `ConflictingResult` when another result is recorded and `amend` is False, and `InputError`
+        for a response that cannot be.
         """
         if diverged and response is not None:
             raise InputError(f"run {run_id} was told to have diverged and to have response {response:g}: tell one")
@@ -172,16 +174,26 @@ class Study:
         return verb(
             run_id,
             float("nan") if diverged else response,
-            cost=cost,
+            cost=self._charge(cost, cost_unit),
             se=se,
             successes=successes,
             trials=trials,
             message=message,
         )
 
-    def fail(self, run_id: str, message: str = "", *, cost: float | None = None) -> RunRecord:
+    def fail(
+        self, run_id: str, message: str = "", *, cost: float | None = None, cost_unit: str | None = None
+    ) -> RunRecord:
         """Records that the program or the machine failed, which says nothing of the design's response."""
-        return self.ledger.fail(run_id, cost=cost, message=message)
+        return self.ledger.fail(run_id, cost=self._charge(cost, cost_unit), message=message)
+
+    def _charge(self, cost: float | None, unit: str | None) -> float | None:
+        """A cost in the study's unit.  Raises `InputError` for a unit without a cost or without a conversion."""
+        if unit is None:
+            return cost
+        if cost is None:
+            raise InputError(f"the unit {unit!r} was told without a cost")
+        return cost * self.spec.cost.factor(unit)
 
     def cancel(self, run_id: str, message: str = "", *, backend: Backend | None = None) -> RunRecord:
         """Gives a run up.  A run that a backend works on needs that `backend`: its budget is freed when it is dead."""

@@ -35,6 +35,9 @@ class AxisSection(Section):
     role: Label | None = None
     simplex: Label | None = None
     scale: Literal["log", "linear"] = "log"
+    # How values are counted ("non-embedding"), and what a value in a table that counts otherwise is multiplied by.
+    convention: Label | None = None
+    conversions: dict[Label, Positive] = pydantic.Field(default_factory=dict)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -62,6 +65,10 @@ class AxisSection(Section):
         return self
 
     def _complaints(self) -> Iterator[Complaint]:
+        if self.conversions and self.convention is None:
+            yield Complaint(
+                "convention", None, "conversions need one to convert to", 'add convention = "non-embedding"'
+            )
         yield from self._range_complaints()
         if self.values is not None:
             yield from self._value_complaints(self.values)

@@ -8,16 +8,23 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.spec.axis import KNOWN_ROLES, AxisSection
 from planner.spec.fields import Complaint
 
+if TYPE_CHECKING:
+    from planner.spec.models import Axis
+
 # Names with a meaning of their own: columns of result tables, and what a backend fills into a trainer's command.
 RESERVED_NAMES = (
     "domain", "seed", "cost", "response", "se", "trials", "successes", "run", "curve", "schedule_complete", "state",
-    "run_id", "attempt", "folder", "job", "result", "metrics", "checkpoints", "cancel",
+    "run_id", "attempt", "folder", "job", "result", "metrics", "checkpoints", "cancel", "cost_unit", "convention",
 )  # fmt: skip
+
+
+# Units that say that something is counted one by one.
+PLAIN_COUNTS = ("", "1", "count", "parameters", "params", "active parameters", "weights")
 
 
 def unknown(what: str, name: object, known: Sequence[str]) -> str:
@@ -63,7 +70,7 @@ def reference_complaints(raw: Mapping[str, Any]) -> Iterator[Complaint]:
         yield from _target_complaints(f"targets[{index}]", _table(target), axes, axis_names, domain_names)
 
 
-def doubts(axes: Iterable[AxisSection]) -> Iterator[str]:
+def doubts(axes: Iterable[AxisSection | Axis]) -> Iterator[str]:
     """Legal but doubtful declarations, coded."""
     seen: dict[str, str] = {}
     for axis in axes:
@@ -74,7 +81,8 @@ def doubts(axes: Iterable[AxisSection]) -> Iterator[str]:
         if axis.role in seen and axis.role != "mixture":
             yield f"W:duplicate_role axes {seen[axis.role]!r} and {axis.name!r} both have role {axis.role!r}"
         seen[axis.role] = axis.name
-        if axis.role == "parameters" and axis.high is not None and axis.high < 1e4 and not axis.unit:
+        is_counted = axis.role in ("parameters", "active_parameters")
+        if is_counted and axis.high is not None and axis.high < 1e4 and axis.unit.casefold() in PLAIN_COUNTS:
             yield (
                 f"W:small_parameters axis {axis.name!r} holds at most {axis.high:g} parameters;"
                 " if it counts millions or billions, say so in unit"

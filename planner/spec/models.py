@@ -157,7 +157,9 @@ class StudySpec(pydantic.BaseModel):
                 column = self.pool_rows.x[:, index]
                 low = float(column.min()) if low is None else low
                 high = float(column.max()) if high is None else high
-            resolved.append(Axis(**axis.model_dump(exclude={"low", "high"}), low=low, high=high))
+            resolved.append(
+                Axis(**axis.model_dump(exclude={"low", "high", "convention", "conversions"}), low=low, high=high)
+            )
         return tuple(resolved)
 
     @functools.cached_property
@@ -305,10 +307,11 @@ class StudySpec(pydantic.BaseModel):
     def warnings(self) -> tuple[str, ...]:
         """What is legal but doubtful, each beginning with a code such as `W:unknown_role`.
 
-        That of the pool file is among them once something has read it.
+        What the pool file says is among them once something has read it.
         """
         pool = self.pool_rows.warnings if "pool_rows" in self.__dict__ else ()
-        return (*checks.doubts(self.declared_axes), *pool, *self._cache.get("design_warnings", ()))
+        axes = self.axes if "axes" in self.__dict__ else self.declared_axes
+        return (*checks.doubts(axes), *pool, *self._cache.get("design_warnings", ()))
 
     @functools.cached_property
     def digest(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from planner import rawtables, tables
+from planner import exports, rawtables, tables
 from planner.errors import InputError, Problem
 from planner.spec.checks import near
 
@@ -80,8 +80,10 @@ def read_designs(
     column = spec.pool.domain if spec.pool is not None else None
     filter_numbers, filter_texts = tables.filter_columns(where)
     numeric = [*spec.axis_names, *([cost_column] if cost_column is not None else []), *filter_numbers]
-    text = [*([column] if column is not None else []), *filter_texts]
-    table = tables.read_table(spec.resolve(file), numeric=numeric, text=text, optional=optional)
+    extra = exports.extra_columns(spec)
+    text = [*([column] if column is not None else []), *filter_texts, *extra]
+    table = tables.read_table(spec.resolve(file), numeric=numeric, text=text, optional=[*optional, *extra])
+    table, unknown = exports.convert(spec, table, cost=cost_column or "")
     keep = tables.matches(table, where)
     if not keep.any():
         raise InputError(_nothing_selected(table, where, f"{section}.where"))
@@ -97,7 +99,7 @@ def read_designs(
     row = np.flatnonzero(keep)
     table = table.take(row)
     x = np.column_stack([table[name] for name in spec.axis_names])
-    problems = list(_axis_problems(spec, table, x))
+    problems = [*unknown, *_axis_problems(spec, table, x)]
     cost = None
     if cost_column is not None and cost_column in table:
         cost = table[cost_column]

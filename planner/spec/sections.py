@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 import pydantic
 
+from planner.errors import InputError
 from planner.spec.fields import Complaint, Count, Label, Number, Positive, Section, Seed, complain, refuse
 
 
@@ -45,6 +46,18 @@ class Cost(Section):
     unit: str = "FLOP"
     terms: tuple[CostTerm, ...] = ()
     column: Label | None = None
+    conversions: dict[Label, Positive] = pydantic.Field(default_factory=dict)  # other unit -> how many `unit` one is
+
+    def factor(self, unit: str) -> float:
+        """How many of the study's cost units one `unit` is.  Raises `InputError` for one that it does not know."""
+        if unit == self.unit:
+            return 1.0
+        if unit not in self.conversions:
+            raise InputError(
+                f"costs of this study are in {self.unit}, and it has no conversion from {unit!r}:"
+                f' add conversions = {{ "{unit}" = NUMBER }} to [cost]'
+            )
+        return self.conversions[unit]
 
     @pydantic.field_validator("terms", mode="before")
     @classmethod
