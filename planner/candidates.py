@@ -209,9 +209,12 @@ def _sorted_keys(spec: StudySpec, table: DesignTable) -> tuple[np.ndarray, np.nd
 
 
 def _may_be_bought_again(run: RunRecord) -> bool:
-    """Cancelled and lost runs say nothing of the design; a failed one would fail again as far as we know."""
+    """Cancelled and lost runs say nothing of the design; a failed one would fail again as far as we know, and one that
+    was stopped early was not worth finishing.
+    """
     rule = STATE_RULES[run.state]
-    return rule.may_propose_again and run.state is not RunState.FAILED and sum(run.ends.values()) < MAX_BAD_ENDS
+    wanted = run.state is not RunState.FAILED and not run.early_stop
+    return rule.may_propose_again and wanted and sum(run.ends.values()) < MAX_BAD_ENDS
 
 
 def _target_points(spec: StudySpec) -> DesignTable:

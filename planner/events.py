@@ -208,6 +208,7 @@ def _read_proposed(run: RunRecord | None, event: Event) -> RunRecord:
         message="",
         progress={},
         curve_began=run.attempt + 1 if ended else run.curve_began,
+        early_stop="" if ended else run.early_stop,
         attempt=run.attempt + 1,
         updated_at=event.at,
     )
@@ -236,12 +237,14 @@ def _read_running(run: RunRecord | None, event: Event) -> RunRecord:
 def _read_progress(run: RunRecord | None, event: Event) -> RunRecord:
     run = _known(run)
     cost = number_or_none(event.body.get("cost"))
-    progress = {name: value for name, value in event.body.items() if name != "points"}
+    progress = {name: value for name, value in event.body.items() if name not in ("points", "early_stop")}
+    early_stop = event.body.get("early_stop") or {}
     points = event.body.get("points") or ()
     return replace(
         run,
         cost_so_far=run.cost_so_far if cost is None or cost < 0 else cost,
         progress=progress,
+        early_stop=run.early_stop or str(early_stop.get("why") or ""),
         batches=(*run.batches, (run.curve_began, points)) if points else run.batches,
         updated_at=event.at,
     )

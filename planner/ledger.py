@@ -241,6 +241,14 @@ class Ledger:
                 return run
             return turn.append("progress", run_id, body | ({"points": new} if new else {}))
 
+    def stop_early(self, run_id: str, why: str, numbers: Mapping[str, Any]) -> RunRecord:
+        """Records that the run is to be stopped before its end, which is before its backend is asked to do so."""
+        with self._turn() as turn:
+            run = turn.find(run_id)
+            if STATE_RULES[run.state].final or run.early_stop:
+                return run
+            return turn.append("progress", run_id, {**run.progress, "early_stop": {"why": why, **numbers}})
+
     def complete(
         self,
         run_id: str,

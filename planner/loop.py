@@ -9,14 +9,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from planner import early, hearing
 from planner.ahead import Buyer, Pace
 from planner.buying import Purchase, Stop, buy
-from planner.errors import BudgetExceeded, ConflictingResult, InputError
-from planner.execution import Job, Report
+from planner.errors import BudgetExceeded, InputError
+from planner.execution import Job
+from planner.hearing import NOT_AGAIN
 from planner.records import STATE_RULES, RunRecord, RunState, StudyState
 
 if TYPE_CHECKING:
@@ -34,19 +36,16 @@ MAX_RETRIES: Mapping[RunState, int] = {
     RunState.OUT_OF_MEMORY: 1,
     RunState.FAILED: 1,
 }
-# A backend says in its message when a failure is the user's (exit code 64): it would only be paid for again.
-NOT_AGAIN = "not to be tried again"
 # So many failures in a row, without one run that worked, are the trainer's fault: the budget is not for debugging.
 MAX_FAILURES_IN_A_ROW = 4
 # Options of [backend] that are the loop's own: limits of every job, which the backend is told with the job.
 # A run is stopped by the backend when it costs `max_overrun` times what was predicted.
 JOB_LIMITS: Mapping[str, float | None] = {"max_overrun": 2.0, "deadline_seconds": None}
-PROGRESS_SHARE = 0.05  # progress is recorded when this share of the predicted cost was added
-POINTS_AT_ONCE = 8  # or so many points of the run's curve are new
+OWN_OPTIONS = ("early_stop",)  # and those that no backend and no trainer sees
 MIN_PAUSE, MAX_PAUSE = 0.02, 1.0
 PAUSE_SHARE = 0.02  # of what a run usually takes: a slot must not wait longer to be seen free
 
-Kind = Literal["thinking", "bought", "submitted", "running", "ended", "retried", "given_up", "warning"]
+Kind = Literal["thinking", "bought", "submitted", "running", "ended", "retried", "given_up", "warning", "stopping"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +90,7 @@ class Workplace:
     policy: Policy
     folder: Path
     watch: Watcher = lambda news: None
+    judged: dict[str, float] = field(default_factory=dict)  # cost at which each run was last judged; see `early`
 
     def in_flight(self) -> list[RunRecord]:
         """Runs that the backend has and whose end is not known."""
@@ -225,72 +225,18 @@ def _pauses(simulated: bool, pace: Pace) -> Iterator[float]:
 def collect(place: Workplace) -> list[RunRecord]:
     """Records what the backend reports; returns the runs that are in another state now."""
     runs = place.in_flight()
-    moved = []
+    moved, running = [], []
     for run, report in zip(runs, place.backend.poll([run.handle for run in runs]) if runs else (), strict=True):
-        after = _record(place, run, report)
+        after = hearing.record(place, run, report)
         if after.state is not run.state:
             moved.append(after)
             is_over = STATE_RULES[after.state].final or after.state is RunState.PREEMPTED
             place.watch(News(kind="ended" if is_over else "running", run=after))
+        if after.state is RunState.RUNNING:
+            running.append((after, report))
+    for run in early.stop(place, running):
+        place.watch(News(kind="stopping", run=run, text=run.early_stop))
     return moved
-
-
-def _record(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
-    try:
-        return _tell(place, run, report)
-    except ConflictingResult as error:
-        # Somebody told this run by hand in the meantime: their word stays, ours is kept beside it.
-        place.ledger.note(f"backend {place.spec.backend.kind} reported {report.state}: {error}", run.run_id)
-        place.watch(News(kind="warning", run=run, text=str(error)))
-        return place.ledger.run(run.run_id)
-
-
-def _tell(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
-    from planner.spec import check_response
-
-    ledger, run_id, cost = place.ledger, run.run_id, report.cost
-    if report.state not in (RunState.SUBMITTED, RunState.RUNNING) and run.new_points(report.points):
-        _record_progress(ledger, run, report)  # before the end: a planner killed in between finds both again
-    if report.state is RunState.COMPLETED:
-        wrong = None if report.response is None else check_response(place.spec, report.response)
-        if wrong is not None:
-            return ledger.fail(run_id, cost=cost, message=f"{wrong} ({NOT_AGAIN})")
-        return ledger.complete(
-            run_id,
-            report.response,
-            cost=cost,
-            se=report.se,
-            successes=report.successes,
-            trials=report.trials,
-            message=report.message,
-        )
-    if report.state is RunState.RUNNING:
-        return _tell_progress(ledger, run, report)
-    if report.state is RunState.FAILED and NOT_AGAIN in report.message and cost is None:
-        cost = 0.0  # refused before it started
-    verbs = {
-        RunState.DIVERGED: ledger.diverge,
-        RunState.FAILED: ledger.fail,
-        RunState.OUT_OF_MEMORY: ledger.out_of_memory,
-        RunState.TIMED_OUT: ledger.time_out,
-        RunState.LOST: ledger.lose,
-        RunState.PREEMPTED: ledger.preempt,
-        RunState.CANCELLED: ledger.cancel,
-    }
-    verb = verbs.get(report.state)
-    return run if verb is None else verb(run_id, cost=cost, message=report.message)
-
-
-def _tell_progress(ledger: Ledger, run: RunRecord, report: Report) -> RunRecord:
-    grown = report.cost is not None and (report.cost >= (run.cost_so_far or 0.0) + PROGRESS_SHARE * run.predicted_cost)
-    if grown or len(run.new_points(report.points)) >= POINTS_AT_ONCE:
-        _record_progress(ledger, run, report)
-    return ledger.running(run.run_id)
-
-
-def _record_progress(ledger: Ledger, run: RunRecord, report: Report) -> None:
-    told = report.progress or {}
-    ledger.progress(run.run_id, value=told.get("value"), step=told.get("step"), cost=report.cost, points=report.points)
 
 
 # ---- attempts -------------------------------------------------------------------------------------------------------
@@ -346,7 +292,7 @@ def _submit_waiting(place: Workplace) -> int:
 
 def backend_options(spec: StudySpec) -> dict[str, Any]:
     """The options with which the backend of a study is opened."""
-    return {name: value for name, value in spec.backend.options.items() if name not in JOB_LIMITS}
+    return {name: value for name, value in spec.backend.options.items() if name not in (*JOB_LIMITS, *OWN_OPTIONS)}
 
 
 def job_of(place: Workplace, run: RunRecord) -> Job:

@@ -217,6 +217,7 @@ class RunRecord:
     cost_so_far: float | None = None  # last cost reported while running
     progress: Mapping[str, Any] = field(default_factory=dict)  # last progress told
     batches: Sequence[tuple[int, Sequence[Any]]] = ()  # points as told, each with the attempt that began its curve
+    early_stop: str = ""  # why it was told to stop before its end
     curve_began: int = 0  # the attempt that began the present curve: one that goes on from a checkpoint does not
     ends: Mapping[str, int] = field(default_factory=dict)  # how often each unsuccessful end was met: retry counters
     charged_before: float = 0.0

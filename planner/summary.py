@@ -30,6 +30,7 @@ def status(spec: StudySpec, state: StudyState, *, store: str, warnings: Sequence
         "finished_by_domain": finished,
         "response": {"name": spec.response.name, "unit": spec.response.unit, "goal": spec.response.goal},
         "best": None if best is None else run_values(best),
+        "stopped_early": [stopped_early(run) for run in runs if run.early_stop],
         "pending": [run_values(run) for run in state.pending()],
         "num_events": state.num_events,
         "warnings": list(warnings),
@@ -76,6 +77,7 @@ def run_values(run: RunRecord) -> dict[str, Any]:
         "cost": run.cost,
         "response": run.response,
         "progress": progress(run),
+        "early_stop": run.early_stop,
         "external": run.external,
         "reason": dict(run.reason),
         "message": run.message,
@@ -92,3 +94,9 @@ def progress(run: RunRecord) -> dict[str, Any] | None:
     cost = run.cost_so_far
     share = cost / run.predicted_cost if cost is not None and run.predicted_cost > 0 else None
     return {"step": run.progress.get("step"), "value": run.progress.get("value"), "cost": cost, "share": share}
+
+
+def stopped_early(run: RunRecord) -> dict[str, Any]:
+    """A run that was told to stop, why, and what that saved of its predicted cost (None: not known yet)."""
+    saved = None if run.cost is None else max(0.0, run.predicted_cost - run.cost)
+    return {"run_id": run.run_id, "state": str(run.state), "why": run.early_stop, "cost": run.cost, "saved": saved}

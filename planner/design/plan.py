@@ -73,6 +73,16 @@ class _State:
         self.target_var = np.maximum(self.target_var - step**2, 0.0)
 
 
+def conditioned(
+    candidates: Surrogate, targets: Surrogate, target_rows: np.ndarray | None, pending: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Covariances with the targets, (C, R), and variances, (C,), of candidates once those in `pending` are known."""
+    state = _State(candidates, targets, target_rows)
+    for index in pending:
+        state.condition(int(index))
+    return state.cross, state.own
+
+
 class _Responses:
     """Several responses of the same runs: gains add up, each in units of its own target variance at the start."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from planner import candidates as candidate_tables
 from planner import inference
 from planner.design import seeding
 from planner.design.explain import explain, words
+from planner.design.finishing import Worth, worth_of_finishing
 from planner.design.plan import Plan, plan_budget
 from planner.design.stopping import StopRule
 from planner.design.surrogate import compress, make_surrogate
@@ -22,7 +23,7 @@ from planner.inference.posterior import StudyPosterior
 from planner.records import Design, Policy, Proposal
 
 if TYPE_CHECKING:
-    from planner.records import DesignTable, StudyState
+    from planner.records import CurvePoint, DesignTable, StudyState
     from planner.spec import StudySpec
 
 _MAX_CANDIDATES = 3000
@@ -60,20 +61,9 @@ class Planner:
         """Up to `num` designs for what is left of the budget."""
         if not len(candidates):
             return Proposal(stop="no design is affordable with what is left of the budget")
-        designs = candidate_tables.all_designs(spec)
-        aims = candidate_tables.target_points(spec)
-        posterior = inference.fit_study(
-            spec,
-            state.outcomes(),
-            designs,
-            aims,
-            num_draws=_DRAWS if reads_draws(spec) else 0,
-            seed=spec.seed,
-            warm=self._posterior,
-        )
-        self._posterior = posterior
+        posterior = self._posterior = self._fit(spec, state)
         pending = _pending_rows(spec, state)
-        targets = target_points(spec, posterior, aims)
+        targets = target_points(spec, posterior, candidate_tables.target_points(spec))
         choice = choose(
             [posterior],
             candidates,
@@ -89,6 +79,25 @@ class Planner:
             if reason is not None:
                 return Proposal(stop=reason)
         return _proposal(spec, candidates, choice, posterior)
+
+    def worth_of_finishing(
+        self, spec: StudySpec, state: StudyState, curves: Mapping[str, Sequence[CurvePoint]]
+    ) -> dict[str, Worth]:
+        """What finishing runs under way is worth beside what their remaining cost buys; see `design.finishing`."""
+        posterior = self._posterior = self._posterior or self._fit(spec, state)
+        targets = target_points(spec, posterior, candidate_tables.target_points(spec))
+        return worth_of_finishing(spec, state, posterior, targets, curves)
+
+    def _fit(self, spec: StudySpec, state: StudyState) -> StudyPosterior:
+        return inference.fit_study(
+            spec,
+            state.outcomes(),
+            candidate_tables.all_designs(spec),
+            candidate_tables.target_points(spec),
+            num_draws=_DRAWS if reads_draws(spec) else 0,
+            seed=spec.seed,
+            warm=self._posterior,
+        )
 
 
 def choose(

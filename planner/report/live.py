@@ -61,7 +61,7 @@ def _print_line(spec: StudySpec, news: News) -> None:
         line = f"bought  {where} for {text.number(run.predicted_cost)} {spec.cost.unit}: {run.reason.get('why', '')}"
     elif news.kind == "ended":
         line = f"ended   {where}: {outcome_words(spec, run)}"
-    elif news.kind in ("retried", "given_up", "warning"):
+    elif news.kind in ("retried", "given_up", "warning", "stopping"):
         line = f"{news.kind.replace('_', ' ')} {where}: {news.text}"
     else:
         return
@@ -81,7 +81,7 @@ class _Screen:
         if news.run is not None:
             self.runs[news.run.run_id] = news.run
         self.doing = news.text if news.kind == "thinking" else "waiting for runs"
-        if news.kind in ("warning", "given_up", "retried"):
+        if news.kind in ("warning", "given_up", "retried", "stopping"):
             self.messages = [*self.messages[-2:], f"{news.kind.replace('_', ' ')}: {news.text}"]
 
     def __rich__(self) -> Any:

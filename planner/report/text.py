@@ -13,6 +13,7 @@ LEGEND = (
     "of cost on this axis gains, on the scale of the laws; next: probability that this axis alone is the one to scale",
 )
 
+_MOST_STOPPED = 5  # runs stopped early
 _MOST_LISTED = 20  # runs under way that people are shown
 
 
@@ -77,6 +78,10 @@ def status(document: Mapping[str, Any]) -> list[str]:
             f"best    {response['name']} {number(best['response'])}{unit} in {best['domain']} at {axes(best['axes'])}"
             f" (run {best['run_id']})"
         )
+    lines += [
+        f"early   {run['run_id']} stopped at cost {number(run['cost'])}, saved {number(run['saved'])}: {run['why']}"
+        for run in document["stopped_early"][-_MOST_STOPPED:]
+    ]
     lines += [f"tracker {line}" for line in tracked(document)]
     if document["pending"]:
         rows = [
