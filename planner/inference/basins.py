@@ -1,6 +1,7 @@
 """Modes of one law: robust Levenberg-Marquardt from many starts, all starts advanced together."""
 
 import functools
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from planner.inference.data import BoundLaw, FitData
 # Residual scale while searching, in units of the response scale: wide enough that a misfitting law still has a
 # gradient, narrow enough that the data and not the prior choose the basin.
 _SEARCH_NOISE = 0.05
+_SOBOL = threading.Lock()
 _ITERATIONS = 40
 _PATIENCE, _WARM_PATIENCE = 10, 5  # iterations without a better mode after which the search ends
 _SETTLED = 0.02  # nats gained by a step: what is left is less than the later refinements gain
@@ -32,7 +34,9 @@ class Basins(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def quasi_normal(num: int, dimension: int, *, seed: int) -> np.ndarray:
     """Standard normal points (num, dimension) spread evenly (scrambled Sobol); shared, so not to be written to."""
-    sobol = qmc.Sobol(dimension, scramble=True, rng=np.random.default_rng(seed))
+    # The first one in a process reads its table of polynomials, which two threads at once may leave unread (seen).
+    with _SOBOL:
+        sobol = qmc.Sobol(dimension, scramble=True, rng=np.random.default_rng(seed))
     uniform = sobol.random_base2(max(num - 1, 0).bit_length())[:num]
     return ndtri(np.clip(uniform, 1e-6, 1.0 - 1e-6))
 
