@@ -2,9 +2,9 @@
 
 Options: `truth` (a name of `backends.truths.TRUTHS`) and any constant of that truth; `seed`; `slots` (8);
 `noise_df` (degrees of freedom of Student-t noise; default: Gaussian); `cost_noise` (sd of the log of the real cost over
-the predicted one); `roles` (study axis -> role, for axes whose name does not say it); `seconds_per_cost` (duration of a
-run; deadlines hold only if given) or `realtime_seconds` (every run takes so long on the real clock); `failures` (a
-list of tables, see `Failure`).
+the predicted one); `roles` (study axis -> role, for axes whose name does not say it); `sources` (axes that are other
+ways to buy one, see `backends.truths.sources`); `seconds_per_cost` (duration of a run; deadlines hold only if given) or
+`realtime_seconds` (every run takes so long on the real clock); `failures` (a list of tables, see `Failure`).
 
 What a run answers depends on `seed` and its run_id only, and a handle holds all there is to know of a job: a new
 simulator given an old handle reports the same.  The predicted cost is taken from `job.options["predicted_cost"]`;
@@ -25,6 +25,7 @@ import numpy as np
 from backends import FOREIGN
 from backends.truths import TRUTHS, Truth
 from backends.truths.domains import Mean
+from backends.truths.sources import check_sources, with_worth
 from planner.execution import BackendError, Job, Report
 from planner.records import RunState
 
@@ -50,6 +51,7 @@ class Settings:
     noise_df: float | None = None
     cost_noise: float = 0.0
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sources: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     seconds_per_cost: float | None = None
     realtime_seconds: float | None = None
     failures: Sequence[Mapping[str, Any]] = ()
@@ -226,6 +228,7 @@ class Simulator:
 
     def _by_role(self, axes: Mapping[str, Any]) -> dict[str, Any]:
         """Axis values by the truth's roles: by declared role, else by name, else in order; others have no effect."""
+        axes = with_worth(self.settings.sources, axes)
         roles = dict.fromkeys(axes, "")
         for name in axes:
             role = self.settings.roles.get(name) or ALIASES.get(name.lower(), name.lower())
@@ -286,6 +289,7 @@ def _settings(options: Mapping[str, Any]) -> tuple[Settings, Truth, list[Failure
         )
     _check_numbers(settings, constants)
     try:
+        check_sources(settings.sources)
         return settings, truth_class(**constants), [_failure(each) for each in settings.failures]
     except ValueError as error:
         raise BackendError(f"backend: {error}") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner import sources
 from planner.errors import InputError
 from planner.spec.checks import near
 
@@ -83,7 +84,10 @@ def prediction_columns(
         columns |= {prefix + name: row.tolist() for name, row in zip(QUANTILES, levels, strict=True)}
     columns["distance"] = distance.tolist()
     with_runs = {int(i) for i in posterior.runs[:, 0]}
-    columns["flags"] = [flags_of(int(i), float(far), with_runs) for i, far in zip(index, distance, strict=True)]
+    columns["flags"] = [
+        flags_of(int(i), float(far), with_runs) + [f"more of {name} than it bears" for name in collapsed]
+        for i, far, collapsed in zip(index, distance, sources.collapsed(spec, posterior, index, x), strict=True)
+    ]
     return columns
 
 

@@ -301,7 +301,7 @@ def _above(spec: StudySpec, domain: str | None) -> tuple[np.ndarray, np.ndarray,
 
 
 def _is_scaled(axis: Axis) -> bool:
-    return axis.is_log and axis.simplex is None and axis.role not in NOT_SCALED_ROLES
+    return axis.is_log and axis.simplex is None and axis.source_of is None and axis.role not in NOT_SCALED_ROLES
 
 
 def _factor_sets(count: int) -> Iterator[tuple[float, ...]]:

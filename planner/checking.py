@@ -79,6 +79,8 @@ def _targets(spec: StudySpec) -> list[str]:
             words.append(f"prediction at {what}{where}")
         elif target.kind == "exponent":
             words.append(f"exponent of {target.axis}{where}")
+        elif target.kind == "source":
+            words.append(f"worth of {target.axis}{where}")
         else:
             words.append(f"{spec.response.name} {target.response:g} with probability {target.probability:g}{where}")
     return words
@@ -87,8 +89,7 @@ def _targets(spec: StudySpec) -> list[str]:
 def _laws(spec: StudySpec) -> list[dict[str, str]]:
     from planner import laws
 
-    axes = [laws.LawAxis(name=axis.name, role=axis.role, is_log=axis.is_log) for axis in spec.axes]
-    chosen = laws.select(axes, spec.laws.use, is_score=spec.response.is_score)
+    chosen = laws.select(laws.law_axes(spec.axes), spec.laws.use, is_score=spec.response.is_score)
     if not chosen:
         raise InputError("no registered law suits these axes; name laws under [laws] use = [...]")
     named = "named in [laws]; " if spec.laws.use != "auto" else ""

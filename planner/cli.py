@@ -324,6 +324,23 @@ def predict(
 
 
 @app.command()
+def sources(file: StudyFile, domain: Domain = None, as_json: Json = False) -> None:
+    """Say what bought sources are worth.
+
+    Discounts, the ratios at which they peak and collapse, and what a real unit's worth costs.
+    """
+    _prepare_numerics()
+    from planner.errors import InputError
+
+    with _open(file) as study:
+        values = study.source_values(domain)
+        if not values:
+            raise InputError('no axis of the study has source_of = "AXIS"')
+        document = {"study": study.spec.name, "domain": domain, "sources": values}
+        _show(document, "sources", as_json, study.warnings)
+
+
+@app.command()
 def recipe(
     file: StudyFile,
     budget: Annotated[float, typer.Option(help="Largest cost of the run, in the cost unit.", show_default=False)],

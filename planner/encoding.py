@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.inference import discrepancy
 from planner.inference.data import FitData, bucket
-from planner.laws.base import Context, LawAxis
+from planner.laws.base import Context, LawAxis, law_axes
 
 if TYPE_CHECKING:
     from planner.records import DesignTable, Outcome
@@ -103,8 +103,10 @@ class Encoding:
         """Coordinates (..., A) of raw axis values (..., A): natural logs of log axes."""
         x = np.asarray(x, dtype=np.float64)
         is_log = np.array([axis.is_log for axis in self.axes])
+        # Nothing of a source has a place of its own among the logarithms.
+        least = np.array([0.0 if axis.log_zero is None else np.exp(axis.log_zero) for axis in self.axes])
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(is_log, np.log(np.where(is_log, x, 1.0)), x)
+            return np.where(is_log, np.log(np.where(is_log, np.maximum(x, least), 1.0)), x)
 
 
 def factor_design(factors: Sequence[dict[str, str]]) -> np.ndarray:
@@ -124,7 +126,7 @@ def factor_design(factors: Sequence[dict[str, str]]) -> np.ndarray:
 
 def make_encoding(spec: StudySpec, designs: DesignTable) -> Encoding:
     """The encoding of a study; its spread is that of all designs, so that it does not move with the ledger."""
-    axes = tuple(LawAxis(name=a.name, role=a.role, is_log=a.is_log) for a in spec.axes)
+    axes = law_axes(spec.axes)
     scale = ResponseScale(spec.response.link, spec.response.goal)
     factors = [dict(d.factors) for d in spec.domains]
     blank = Encoding(axes, np.ones(len(axes)), np.zeros(len(axes)), spec.domain_names, factor_design(factors), scale)

@@ -235,7 +235,7 @@ class _Importer:
                 self._refuse(index, name, "", "the axis value is missing", "Fill it in")
             elif np.isinf(value):
                 self._refuse(index, name, value, "the axis value is infinite", "Correct it")
-            elif axis.scale == "log" and value <= 0:
+            elif not axis.has_room_for(value):
                 hint = 'Correct it, or write scale = "linear" for this axis'
                 self._refuse(index, name, value, "an axis on a log scale must exceed 0", hint)
             elif axis.integer and value != np.floor(value):

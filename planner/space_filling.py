@@ -12,6 +12,8 @@ from planner.spec import Axis
 # Designs are read by people: 3.16e7 rather than 31622776.60168379.
 SIGNIFICANT_DIGITS = 3
 SHARE_STEP = 1e-3
+# Part of the cube in which nothing is bought of a source, which keeps the real axes measured for themselves.
+NONE_SHARE = 0.25
 MAX_CORNER_AXES = 8
 MAX_TRIED = 2**15
 
@@ -58,7 +60,17 @@ def round_significant(x: np.ndarray, digits: int = SIGNIFICANT_DIGITS) -> np.nda
 
 
 def snap_axis(axis: Axis, values: np.ndarray) -> np.ndarray:
-    """The nearest allowed values of one axis within its bounds; nearest in the log on a log axis."""
+    """The nearest allowed values of one axis within its bounds; nearest in the log on a log axis.
+
+    Nothing of a source stays nothing.
+    """
+    if axis.source_of is not None:
+        some = _snap_some(axis, np.where(values > 0, values, axis.low))
+        return np.where(values > 0, some, 0.0)
+    return _snap_some(axis, values)
+
+
+def _snap_some(axis: Axis, values: np.ndarray) -> np.ndarray:
     if axis.values is not None:
         allowed = np.array(axis.values)
         scale = np.log if axis.is_log else np.asarray
@@ -109,7 +121,11 @@ class _Space:
         x = np.empty(u.shape)
         for index in self.free:
             axis = self.axes[index]
-            if axis.is_log:
+            if axis.source_of is not None:
+                some = np.clip((u[:, index] - NONE_SHARE) / (1.0 - NONE_SHARE), 0.0, 1.0)
+                bought = axis.low * (axis.high / axis.low) ** some
+                x[:, index] = np.where(u[:, index] < NONE_SHARE, 0.0, bought)
+            elif axis.is_log:
                 x[:, index] = axis.low * (axis.high / axis.low) ** u[:, index]
             else:
                 x[:, index] = axis.low + u[:, index] * (axis.high - axis.low)
@@ -131,7 +147,8 @@ class _Space:
                 rounded = round_significant(values)
                 # The ends are allowed values themselves, however many digits they have.
                 rounded = np.where(values > axis.high * (1 - 1e-9), axis.high, rounded)
-                values = np.where(values < axis.low * (1 + 1e-9), axis.low, rounded)
+                near_low = (values < axis.low * (1 + 1e-9)) & ((values > 0) | (axis.source_of is None))
+                values = np.where(near_low, axis.low, rounded)
             x[:, index] = snap_axis(axis, values)
         for members in self.groups.values():
             x[:, members] = self._snap_shares(members, x[:, members])
@@ -174,6 +191,8 @@ def _all_combinations(axes: Sequence[Axis], size: int) -> np.ndarray | None:
             options.append(np.minimum(axis.low + np.arange(steps + 1) * step, axis.high))
         else:
             return None
+        if axis.source_of is not None:
+            options[-1] = np.append(0.0, options[-1])
         count *= len(options[-1])
         if count > size:
             return None

@@ -362,6 +362,28 @@ class Study:
             warnings=self.warnings,
         )
 
+    def sources(self, domain: str | None = None) -> pd.DataFrame:
+        """What each bought source is worth, one row each: see `planner.sources.source_table`; empty without sources."""
+        import pandas as pd
+
+        return pd.DataFrame(self.source_values(domain))
+
+    def source_values(self, domain: str | None = None) -> list[dict[str, Any]]:
+        """`sources` as plain values."""
+        from planner import cache, sources
+
+        name = self._domain(domain)
+        return cache.remembered(
+            self.spec,
+            self._outcomes(),
+            "sources",
+            {"domain": name},
+            compute=lambda: {"sources": sources.source_table(self.spec, self.posterior(), name)},
+            to_arrays=cache.values_to_arrays,
+            from_arrays=cache.values_from_arrays,
+            warnings=self.warnings,
+        )["sources"]
+
     def audit(self) -> Audit:
         """Whether the posterior is to be trusted, and why; see `planner.audit.Audit` and `planner.verdict`."""
         from planner import audit, cache

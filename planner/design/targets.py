@@ -2,7 +2,8 @@
 
 Planning lowers the summed variance of these functionals.  A prediction target is the responses themselves.  A recipe
 target is the contrasts between the allocations that may be the best: what is lost by choosing wrongly among them does
-not depend on how well their common level is known.  An exponent is a contrast between the ends of its axis.
+not depend on how well their common level is known.  An exponent is a contrast between the ends of its axis, the worth
+of a source a contrast between runs with it and runs that are believed to be as good without.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from planner import sources
 from planner.recipe.problem import Box, Posynomial, start_points
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _MAX_POINTS = 200
 _ALLOCATION_STARTS = 32
 _MAX_ALLOCATIONS = 12
+_RATIOS = (0.5, 1.0, 2.0, 4.0, 8.0)  # units of a source per real one
 
 
 class TargetPoints(NamedTuple):
@@ -60,6 +63,8 @@ def target_points(spec: StudySpec, posterior: StudyPosterior, aims: DesignTable)
                 blocks += [_allocations(spec, posterior, name, budget) for budget in target.budgets]
             elif target.kind == "exponent" and target.axis is not None:
                 blocks.append(_ends_of_axis(spec, name, target.axis))
+            elif target.kind == "source" and target.axis is not None:
+                blocks.append(_worth_of_source(spec, posterior, name, target.axis))
             elif target.kind == "threshold":
                 blocks.append(_points(spec, name, target.points))
     blocks = [block for block in blocks if len(block.domain)]
@@ -113,10 +118,28 @@ def _ends_of_axis(spec: StudySpec, name: str, axis: str) -> TargetPoints:
     """The fall of the response from the low to the high end of an axis, the others in the middle."""
     is_log = np.array([a.is_log for a in spec.axes])
     middle = np.where(is_log, np.sqrt(np.abs(spec.low * spec.high)), 0.5 * (spec.low + spec.high))
+    middle[[a.source_of is not None for a in spec.axes]] = 0.0
     x = np.stack([middle, middle])
     position = spec.axis_names.index(axis)
     x[0, position], x[1, position] = spec.low[position], spec.high[position]
     return TargetPoints(np.full(2, spec.domain_index(name)), x, np.array([[1.0, -1.0]]))
+
+
+def _worth_of_source(spec: StudySpec, posterior: StudyPosterior, name: str, axis: str) -> TargetPoints:
+    """Runs with so many units of a source, less the run with the real units that they are believed to be worth.
+
+    Such a difference is zero on average and moves with the discount alone: amplitudes and exponents cancel to first
+    order.
+    """
+    index = spec.domain_index(name)
+    x = np.repeat(sources.held_point(spec)[None], 2 * len(_RATIOS), axis=0)
+    source = spec.axis_names.index(axis)
+    target = spec.axis_names.index(spec.axes[source].source_of or "")
+    added = np.median(sources.added_worth(posterior, index, axis, np.array(_RATIOS)), axis=0)
+    x[: len(_RATIOS), source] = x[0, target] * np.array(_RATIOS)
+    x[len(_RATIOS) :, target] *= 1.0 + np.maximum(added, -0.9)
+    eye = np.eye(len(_RATIOS))
+    return TargetPoints(np.full(len(x), index), x, np.hstack([eye, -eye]))
 
 
 def _points(spec: StudySpec, name: str, points: Sequence[Mapping[str, Any]]) -> TargetPoints:

@@ -9,7 +9,8 @@ import importlib.metadata
 from collections.abc import Sequence
 
 from planner.errors import InputError
-from planner.laws.base import Context, Law, LawAxis, LawFamily, Parameter
+from planner.laws import sources
+from planner.laws.base import Context, Law, LawAxis, LawFamily, Parameter, law_axes
 from planner.laws.coupled import COUPLED_POWERS
 from planner.laws.curves import BROKEN_POWER, RECTIFIED, SIGMOID, U_SHAPE
 from planner.laws.downstream import LATENT_LOSS
@@ -24,7 +25,7 @@ from planner.laws.streams import STREAMS
 from planner.laws.valley import VALLEY, VALLEY_PRODUCT
 from planner.laws.vocabulary import VOCABULARY
 
-__all__ = ["Context", "Law", "LawAxis", "LawFamily", "Parameter", "families", "register", "select"]
+__all__ = ["Context", "Law", "LawAxis", "LawFamily", "Parameter", "families", "law_axes", "register", "select"]
 
 _REGISTRY: dict[str, LawFamily] = {}
 
@@ -74,8 +75,10 @@ def families() -> dict[str, LawFamily]:
 
 @functools.cache
 def _write(family: LawFamily, axes: tuple[LawAxis, ...]) -> Law:
-    mean, parameters = family.build(axes)
-    return Law(name=family.name, axes=axes, mean=mean, parameters=parameters, reason=family.suits(axes) or "")
+    real = sources.real_axes(axes)
+    mean, parameters = family.build(real)
+    law = Law(name=family.name, axes=real, mean=mean, parameters=parameters, reason=family.suits(real) or "")
+    return law if len(real) == len(axes) else sources.with_sources(law, axes)
 
 
 def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto", *, is_score: bool = True) -> list[Law]:
@@ -84,6 +87,8 @@ def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto", *, is_sco
     `is_score` says whether the response may be a score between chance and a ceiling; if not, "auto" leaves out the
     laws that are made for one.
 
+    Sources are no axes to a family: what they are worth is added to the axis that they are a source of.
+
     The same axes give the same `Law` objects, so that compiled code is found again.
 
     Raises:
@@ -91,14 +96,15 @@ def select(axes: Sequence[LawAxis], use: str | Sequence[str] = "auto", *, is_sco
     """
     known = families()
     axes = tuple(axes)
+    real = sources.real_axes(axes)
     if use == "auto":
         offered = (f for f in known.values() if f.automatic and (is_score or not f.of_scores))
-        return [_write(family, axes) for family in offered if family.suits(axes) is not None]
+        return [_write(family, axes) for family in offered if family.suits(real) is not None]
     names = [use] if isinstance(use, str) else list(use)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InputError(f"unknown law {', '.join(map(repr, unknown))}; known laws: {', '.join(sorted(known))}")
-    unfit = [name for name in names if known[name].suits(axes) is None]
+    unfit = [name for name in names if known[name].suits(real) is None]
     if unfit:
         described = ", ".join(f"{axis.name} ({'log' if axis.is_log else 'linear'})" for axis in axes)
         raise InputError(f"law {', '.join(map(repr, unfit))} cannot be written for the axes {described}")

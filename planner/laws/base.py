@@ -1,8 +1,8 @@
 """What a law is: the mean response of one run, its parameters and their priors."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,21 @@ class LawAxis:
     name: str
     role: str | None = None
     is_log: bool = True
+    source_of: str | None = None  # the axis that this one is another way to buy
+    log_zero: float | None = None  # coordinate of a source of which nothing is bought
+    discount: tuple[float, float] | None = None  # see `planner.laws.sources`
+    break_even: tuple[float, float] | None = None
 
     @property
     def has_optimum(self) -> bool:
         """True where more is not always better (learning rate, batch size)."""
         return self.role in OPTIMUM_ROLES
+
+
+def law_axes(axes: Iterable[Any]) -> tuple[LawAxis, ...]:
+    """What laws may know of the axes of a study (`planner.spec.Axis`)."""
+    known = [field.name for field in dataclasses.fields(LawAxis)]
+    return tuple(LawAxis(**{name: getattr(axis, name) for name in known}) for axis in axes)
 
 
 class Context(NamedTuple):

@@ -38,6 +38,16 @@ class AxisSection(Section):
     # How values are counted ("non-embedding"), and what a value in a table that counts otherwise is multiplied by.
     convention: Label | None = None
     conversions: dict[Label, Positive] = pydantic.Field(default_factory=dict)
+    # Another way to buy the axis named here; none of it may be bought, so 0 is allowed beside `low` to `high`.
+    source_of: AxisName | None = None
+    discount: tuple[Positive, Positive] | None = None  # worth of a unit beside as many real ones, and its error
+    break_even: tuple[Positive, Positive] | None = None  # units per real one that are worth nothing, and its error
+
+    def has_room_for(self, value: float) -> bool:
+        """Whether the axis has a place for a number, inside its bounds or not: log axes have none at 0 or below, but
+        of a source nothing may be bought.
+        """
+        return self.scale == "linear" or value > 0 or (value == 0 and self.source_of is not None)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -50,8 +60,13 @@ class AxisSection(Section):
             if data.get("values") is None:
                 data.setdefault("low", 0.0)
                 data.setdefault("high", 1.0)
+        for key in ("discount", "break_even"):
+            if isinstance(data.get(key), list):
+                data[key] = tuple(data[key])
         values = data.get("values")
         if isinstance(values, list):
+            if data.get("source_of") is not None:
+                values = [value for value in values if value != 0]  # allowed in any case
             numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
             data["values"] = tuple(sorted(values)) if numbers else tuple(values)
             if numbers and values:
@@ -70,6 +85,7 @@ class AxisSection(Section):
                 "convention", None, "conversions need one to convert to", 'add convention = "non-embedding"'
             )
         yield from self._range_complaints()
+        yield from self._source_complaints()
         if self.values is not None:
             yield from self._value_complaints(self.values)
         else:
@@ -100,6 +116,19 @@ class AxisSection(Section):
                     yield Complaint(
                         key, bound, f"axis {name!r} is integer", f"write {math.floor(bound)} or {math.ceil(bound)}"
                     )
+
+    def _source_complaints(self) -> Iterator[Complaint]:
+        if self.source_of is None:
+            for key in ("discount", "break_even"):
+                if getattr(self, key) is not None:
+                    yield Complaint(key, getattr(self, key), "describes a source", 'add source_of = "AXIS"')
+            return
+        for key, wrong in (("scale", self.scale != "log"), ("simplex", self.simplex is not None)):
+            if wrong:
+                yield Complaint(key, getattr(self, key), "does not go with source_of", f"remove {key}")
+        if self.break_even is not None and self.break_even[0] <= 1:
+            rule = "a source is worth something beside as many real units, so it breaks even above 1"
+            yield Complaint("break_even", list(self.break_even), rule, "write a ratio above 1")
 
     def _value_complaints(self, values: tuple[float, ...]) -> Iterator[Complaint]:
         if not values:

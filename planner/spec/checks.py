@@ -58,6 +58,7 @@ def reference_complaints(raw: Mapping[str, Any]) -> Iterator[Complaint]:
     yield from _repeated("domains", domains)
     yield from _axis_complaints(axes, pool, _table(raw.get("response")).get("name", "loss"))
     yield from _simplex_complaints(axes)
+    yield from _source_complaints(axes, axis_names)
     yield from _factor_complaints(domains, axis_names)
     yield from _repeated("trackers", [{"name": each.get("name") or each.get("kind")} for each in trackers])
     if "cost" in raw:
@@ -174,6 +175,19 @@ def _simplex_complaints(axes: Sequence[Mapping[str, Any]]) -> Iterator[Complaint
             yield Complaint(key, group, f"the shares sum to 1, but their high bounds to {high:g}", "raise some of them")
 
 
+def _source_complaints(axes: Sequence[Mapping[str, Any]], axis_names: Sequence[str]) -> Iterator[Complaint]:
+    by_name = {axis["name"]: axis for axis in reversed(axes) if isinstance(axis.get("name"), str)}
+    for index, axis in enumerate(axes):
+        key, name = f"axes[{index}].source_of", axis.get("source_of")
+        if not isinstance(name, str):
+            continue
+        if name not in by_name:
+            yield Complaint(key, name, "is not an axis", near(name, axis_names))
+        elif by_name[name].get("source_of") is not None or by_name[name].get("scale", "log") != "log":
+            rule = "must be an axis on a log scale that is no source itself"
+            yield Complaint(key, name, rule, "name the axis that real units count on")
+
+
 def _factor_complaints(domains: Sequence[Mapping[str, Any]], axis_names: Sequence[str]) -> Iterator[Complaint]:
     tables = [_table(domain.get("factors")) for domain in domains]
     every = list(dict.fromkeys(key for table in tables for key in table))
@@ -231,6 +245,9 @@ def _target_complaints(
     axis = target.get("axis")
     if isinstance(axis, str) and axis_names and axis not in axis_names:
         yield Complaint(f"{key}.axis", axis, "is not an axis", near(axis, axis_names))
+    sources = [each["name"] for each in axes if each.get("source_of") is not None and isinstance(each.get("name"), str)]
+    if target.get("kind") == "source" and isinstance(axis, str) and axis in axis_names and axis not in sources:
+        yield Complaint(f"{key}.axis", axis, "is not a source of another axis", near(axis, sources))
     for index, point in enumerate(_list(target.get("points"))):
         if isinstance(point, Mapping):
             where = f"{key}.points[{index}]"
@@ -264,6 +281,8 @@ def _point_complaints(
         is_log = axis.get("scale", "linear" if is_share else "log") == "log"
         if value is None:
             yield Complaint(f"{key}.{name}", point[name], "must be a number", "write it without quotes, such as 1e9")
+        elif axis.get("source_of") is not None and value == 0:
+            continue
         elif not math.isfinite(value) or (is_log and value <= 0):
             rule = f"axis {name!r} needs a finite number" + (" greater than 0" if is_log else "")
             yield Complaint(f"{key}.{name}", point[name], rule, "correct the value")

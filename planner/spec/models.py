@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# How far below `low` the logarithm of nothing is put: a finite coordinate, under half a per cent of the least amount.
+NOTHING = 6.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
@@ -57,6 +60,14 @@ class Axis:
     role: str | None = None
     simplex: str | None = None
     scale: Literal["log", "linear"] = "log"
+    source_of: str | None = None
+    discount: tuple[float, float] | None = None
+    break_even: tuple[float, float] | None = None
+
+    @property
+    def log_zero(self) -> float | None:
+        """Where a source of which nothing is bought stands among logarithms; None for axes that cannot be zero."""
+        return None if self.source_of is None else float(np.log(self.low)) - NOTHING
 
     @property
     def is_log(self) -> bool:
@@ -155,6 +166,7 @@ class StudySpec(pydantic.BaseModel):
             low, high = axis.low, axis.high
             if low is None or high is None:
                 column = self.pool_rows.x[:, index]
+                column = column if axis.source_of is None or not column.any() else column[column > 0]
                 low = float(column.min()) if low is None else low
                 high = float(column.max()) if high is None else high
             resolved.append(
@@ -190,8 +202,9 @@ class StudySpec(pydantic.BaseModel):
 
     @property
     def low(self) -> np.ndarray:
-        """Lower bounds, (A,), raw units."""
-        return np.array([axis.low for axis in self.axes], dtype=np.float64)
+        """Lower bounds, (A,), raw units; for a source the small amount that stands for none of it."""
+        low = [axis.low if axis.log_zero is None else np.exp(axis.log_zero) for axis in self.axes]
+        return np.array(low, dtype=np.float64)
 
     @property
     def high(self) -> np.ndarray:
@@ -298,8 +311,9 @@ class StudySpec(pydantic.BaseModel):
             raise InputError(f"the point lacks a value for axis {', '.join(map(repr, missing))}")
         point = np.array([float(axes[name]) for name in self.axis_names], dtype=np.float64)
         for axis, value in zip(self.declared_axes, point, strict=True):
-            if not np.isfinite(value) or (axis.scale == "log" and value <= 0):
-                rule = "finite and greater than 0" if axis.scale == "log" else "finite"
+            if not np.isfinite(value) or not axis.has_room_for(value):
+                least = "0 or more" if axis.source_of is not None else "greater than 0"
+                rule = f"finite and {least}" if axis.scale == "log" else "finite"
                 raise InputError(f"axis {axis.name!r}: must be {rule}, got {value:g}")
         return point
 

@@ -115,7 +115,7 @@ def _inside_bounds(spec: StudySpec, table: tables.Table) -> np.ndarray:
     for axis in spec.declared_axes:
         values = table[axis.name]
         if axis.low is not None:
-            inside &= ~(values < axis.low)
+            inside &= ~(values < axis.low) | ((values == 0) & (axis.source_of is not None))
         if axis.high is not None:
             inside &= ~(values > axis.high)
     return inside
@@ -129,7 +129,8 @@ def _axis_problems(spec: StudySpec, table: tables.Table, x: np.ndarray) -> list[
             what = "is missing" if np.isnan(values[row]) else "is infinite"
             problems.append(table.problem(row, axis.name, "", f"the axis value {what}", "Fill it in, or select rows"))
         if axis.scale == "log":
-            for row in np.flatnonzero(values <= 0)[: rawtables.MAX_PROBLEMS + 1]:
+            low = values <= 0 if axis.source_of is None else values < 0
+            for row in np.flatnonzero(low)[: rawtables.MAX_PROBLEMS + 1]:
                 hint = 'Write scale = "linear" for this axis, or low above 0 to leave such rows out'
                 problems.append(
                     table.problem(row, axis.name, f"{values[row]:g}", "an axis on a log scale must exceed 0", hint)

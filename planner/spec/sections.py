@@ -77,13 +77,14 @@ TARGET_KEYS = {
     "recipe": ("budgets", "domain"),
     "exponent": ("axis", "domain"),
     "threshold": ("response", "probability", "axis", "points", "domain"),
+    "source": ("axis", "domain"),
 }
 
 
 class Target(Section):
     """`[[targets]]`: what must be learned.  Which keys go with which kind: `TARGET_KEYS`."""
 
-    kind: Literal["prediction", "recipe", "exponent", "threshold"]
+    kind: Literal["prediction", "recipe", "exponent", "threshold", "source"]
     points: tuple[dict[str, Any], ...] = ()
     file: Label | None = None
     where: dict[str, Any] = pydantic.Field(default_factory=dict)
@@ -122,6 +123,8 @@ class Target(Section):
             yield Complaint("budgets", None, "a recipe target needs budgets", "add budgets = [1e21, 1e22]")
         if self.kind == "exponent" and self.axis is None:
             yield Complaint("axis", None, "an exponent target needs an axis", 'add axis = "N"')
+        if self.kind == "source" and self.axis is None:
+            yield Complaint("axis", None, "a source target needs the axis of a source", 'add axis = "SOURCE"')
         if self.kind == "threshold" and self.response is None:
             yield Complaint("response", None, "a threshold target needs a response", "add the value to be reached")
         if self.kind == "threshold" and self.probability is not None and not 0 < self.probability < 1:
