@@ -45,7 +45,9 @@ ELSEWHERE = {
         "test_ledger_faults.py::test_a_full_disk_keeps_the_old_state",
         "test_ledger_faults.py::test_writes_that_fail_half_way_keep_the_old_state",
         "test_ledger_faults.py::test_a_store_that_cannot_be_made_leaves_nothing",
-        "test_postgres.py::test_a_full_disk_keeps_the_old_state",
+        "test_disk_and_server.py::test_a_file_on_a_full_disk",
+        "test_disk_and_server.py::test_the_command_line_on_a_full_disk_says_so_and_goes_on_later",
+        "test_disk_and_server.py::test_a_server_whose_own_log_cannot_be_written",
     ),
     "two planners on one study: https://github.com/optuna/optuna/issues/820": (
         "test_ledger_faults.py::test_four_planners_of_four_share_a_budget_of_ten",

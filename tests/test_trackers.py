@@ -17,7 +17,7 @@ from backends import open_backend
 from planner import loop
 from planner.errors import InputError, SpecError
 from planner.ledger import Ledger
-from planner.records import Design, Event, RunState
+from planner.records import CurvePoint, Design, Event, RunState
 from planner.study import Study
 from planner.trackers import RunUpdate, Tracker, open_tracker
 from planner.trackers.feed import Feed
@@ -137,17 +137,21 @@ def test_rows_have_the_same_numbers_however_events_are_cut_and_nothing_is_told_a
         assert again == then
 
 
-def test_points_of_a_curve_are_rows_with_their_own_time() -> None:
+def test_points_of_a_curve_are_rows() -> None:
     with Ledger.open(":memory:", study_name="study", total=10.0) as ledger:
         run_id = ledger.reserve([(Design(domain="web", axes={"N": 1e9}), 4.0)]).granted[0].run_id
+        ledger.submitted(run_id, "h")
+        points = [CurvePoint(1.0, 3.0, 0.5, False), CurvePoint(2.0, None, 1.0, False), CurvePoint(4.0, 2.0, 2.0, True)]
+        ledger.progress(run_id, value=2.0, step=4.0, cost=2.0, points=points)
         events = ledger.events()
-    points = [{"step": 1, "value": 3.0, "at": 5.0}, {"step": 2, "value": float("nan")}, "damaged", {"note": 1}]
-    events.append(Event(seq=3, at=9.0, kind="progress", run_id=run_id, body={"points": points}))
     (update,) = Feed("study", {}).take(events)
-    assert [(row.at, dict(row.metrics)) for row in update.rows] == [
-        (5.0, {"step": 1, "value": 3.0}),
-        (9.0, {"step": 2}),
+    assert [dict(row.metrics) for row in update.rows] == [
+        {"step": 1.0, "value": 3.0, "cost_so_far": 0.5, "schedule_complete": 0.0},
+        {"step": 2.0, "cost_so_far": 1.0, "schedule_complete": 0.0},
+        {"step": 4.0, "value": 2.0, "cost_so_far": 2.0, "schedule_complete": 1.0},
     ]
+    odd = Event(seq=len(events) + 1, at=9.0, kind="progress", run_id=run_id, body={"points": ["x", [], 1, None]})
+    assert Feed("study", {}).take([*events, odd])[0].rows == update.rows
 
 
 def test_a_diverged_run_has_a_cost_and_no_response() -> None:

@@ -39,7 +39,8 @@ class Row:
 class RunUpdate:
     """A run as it is now, and its rows that may be new: the same update again must change nothing.
 
-    The metrics of a row are `step`, `value` and `cost_so_far` of a run under way, and `response`, `cost`, `se`,
+    The metrics of a row are `step`, `value`, `cost_so_far` and `schedule_complete` (0 in the middle of a learning-rate
+    schedule) of a run under way, and `response`, `cost`, `se`,
     `successes` and `trials` of one that ended; of a diverged run there is no response.
     """
 

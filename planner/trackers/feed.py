@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from planner.events import Replayer, number_or_none
-from planner.records import STATE_RULES, Event, RunRecord, RunState
+from planner.records import STATE_RULES, CurvePoint, Event, RunRecord, RunState
 from planner.trackers import Row, RunUpdate
 
 # Names in a body of the ledger -> name of the metric.
@@ -78,11 +78,16 @@ def _measured(event: Event) -> Iterator[tuple[float, dict[str, float]]]:
         if metrics:
             yield event.at, metrics
         return
+    if event.kind != "progress":
+        return
     points = event.body.get("points")
-    for point in points if isinstance(points, list) else [event.body]:
-        metrics = _numbers(point, _PROGRESS) if isinstance(point, Mapping) else {}
-        if metrics and event.kind not in ("proposed", "submitted"):
-            yield number_or_none(point.get("at")) or event.at, metrics
+    for point in points if isinstance(points, list) and points else [event.body]:
+        told = dict(zip(CurvePoint._fields, point, strict=False)) if isinstance(point, list) else point
+        metrics = _numbers(told, _PROGRESS) if isinstance(told, Mapping) else {}
+        if isinstance(point, list) and isinstance(told.get("schedule_complete"), bool):
+            metrics["schedule_complete"] = float(told["schedule_complete"])
+        if metrics:
+            yield event.at, metrics
 
 
 def _numbers(body: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
