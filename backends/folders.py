@@ -56,6 +56,7 @@ class FolderBackend:
                 "seed": job.design.seed,
                 "max_cost": job.max_cost,
                 "deadline_seconds": job.deadline_seconds,
+                "continues": _continues(job),
                 "checkpoints": str(JobFolder(Path(job.folder).resolve()).checkpoints),
                 "working_folder": str(self.study_dir),
                 "options": options,
@@ -91,6 +92,16 @@ class FolderBackend:
             return None
         folder = JobFolder(self.study_dir / path)
         return Place(handle, folder, int(number)) if read_json(folder.job) is not None else None
+
+
+def _continues(job: Job) -> dict[str, Any] | None:
+    """What job.json says of the run that a job goes on with."""
+    told = job.continues
+    if told is None:
+        return None
+    checkpoints = str(JobFolder(Path(told.folder).resolve()).checkpoints)
+    parent = {"run_id": told.run_id, "axis": told.axis, "from": told.begins, "axes": dict(told.axes)}
+    return parent | {"checkpoints": checkpoints}
 
 
 def result_of(folder: JobFolder) -> tuple[Result | None, str]:

@@ -1,6 +1,7 @@
 """The files of one job folder, and what a trainer needs to speak with the planner.
 
-    FOLDER/job.json        the job: axes in raw units, domain, seed, attempt, limits, options of the trainer
+    FOLDER/job.json        the job: axes in raw units, domain, seed, attempt, limits, options of the trainer, and the
+                           run that it goes on with
     FOLDER/metrics.jsonl   appended by the trainer: step, value, cost so far, schedule_complete
     FOLDER/result.json     written once, by rename: response (or null), cost, state, se, successes, trials, extra
     FOLDER/cancel          exists when the run is no longer wanted
@@ -16,7 +17,8 @@ A trainer in Python imports this module only (standard library, nothing of `plan
     write_result(response, cost)
 
 Costs, in metrics and result alike, are those of the run so far: a trainer that resumes from a checkpoint
-goes on counting where the checkpoint was written.
+goes on counting where the checkpoint was written.  A job that goes on with another run (`job.continues`) counts from
+where it begins.
 """
 
 import dataclasses
@@ -65,6 +67,20 @@ class JobFolder:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Continues:
+    """The finished run that a job goes on with: from where its schedule was at `begins` on `axis`, in raw units.
+
+    Its checkpoint is in `checkpoints`, to be read only.  Costs count from there.
+    """
+
+    run_id: str
+    axis: str
+    begins: float
+    axes: Mapping[str, float]  # of the finished run
+    checkpoints: Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainerJob:
     """What a trainer is asked to do: `axes` in raw units, `deadline_seconds` from the start of the attempt."""
 
@@ -78,6 +94,7 @@ class TrainerJob:
     options: Mapping[str, Any]
     folder: Path
     working_folder: Path  # relative paths of the trainer start here
+    continues: Continues | None = None  # None: it begins from scratch
 
     @property
     def checkpoints(self) -> Path:
@@ -163,9 +180,22 @@ def parse_job(folder: Path) -> TrainerJob:
             options=dict(data.get("options") or {}),
             folder=Path(folder),
             working_folder=Path(data.get("working_folder") or folder),
+            continues=_parse_continues(data.get("continues")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadJob(f"{JobFolder(folder).job} is not a job: {type(error).__name__} {error}") from error
+
+
+def _parse_continues(data: Any) -> Continues | None:
+    if data is None:
+        return None
+    return Continues(
+        run_id=str(data["run_id"]),
+        axis=str(data["axis"]),
+        begins=float(data["from"]),
+        axes={str(name): float(value) for name, value in data["axes"].items()},
+        checkpoints=Path(data["checkpoints"]),
+    )
 
 
 # ---- for trainers ---------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@ A trainer is either
                                            `jobfile.Result` or a mapping with its fields; modules are looked for in the
                                            study's folder first
     options.command = ["prog", "--lr", "{learning_rate:.3g}"]    started without a shell in the study's folder
-Names in braces: every axis, domain, seed, run_id, attempt, folder, job, result, metrics, checkpoints, cancel.
+Names in braces: every axis, domain, seed, run_id, attempt, folder, job, result, metrics, checkpoints, cancel,
+continues.
 
 Environment of the trainer: PLANNER_JOB, PLANNER_RESULT, PLANNER_METRICS, PLANNER_CANCEL (files), PLANNER_CHECKPOINTS
-(a folder), PLANNER_DEADLINE (seconds since 1970, if any), PLANNER_MAX_COST (if any).
+(a folder), PLANNER_CONTINUES (the checkpoints of the run to go on with, if any), PLANNER_DEADLINE (seconds since 1970,
+if any), PLANNER_MAX_COST (if any).
 
 Exit codes: 0 with result.json, 64 bad job, 75 checkpointed and wants to go on, 76 diverged, 124 time or cost limit,
 137 out of memory or killed, 143 terminated; any other is a failure.
@@ -96,6 +98,7 @@ class _Attempt:
         reason, returncode = None, jobfile.TERMINATED
         try:
             if not self.folder.cancel.exists():
+                _require_checkpoint(self.job)
                 reason, returncode = self._run_trainer(command_of(self.job))
         except jobfile.BadJob as error:
             print(f"BadJob: {error}", flush=True)
@@ -158,6 +161,8 @@ class _Attempt:
         }
         if self.job.deadline_seconds is not None:
             extra["PLANNER_DEADLINE"] = repr(self.started_at + self.job.deadline_seconds)
+        if self.job.continues is not None:
+            extra["PLANNER_CONTINUES"] = str(self.job.continues.checkpoints)
         if self.job.max_cost is not None:
             extra["PLANNER_MAX_COST"] = repr(self.job.max_cost)
         return dict(os.environ) | extra
@@ -233,6 +238,23 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
         return  # ended in the meantime; the next wait sees it
 
 
+def _require_checkpoint(job: jobfile.TrainerJob) -> None:
+    """Raises `BadJob` where the run that is to be gone on with left nothing to go on from."""
+    if job.continues is None or _has_files(job.checkpoints) or _has_files(job.continues.checkpoints):
+        return
+    raise jobfile.BadJob(
+        f"cannot go on with run {job.continues.run_id}: no checkpoint in {job.continues.checkpoints}; it was moved or"
+        " removed, or the trainer keeps none"
+    )
+
+
+def _has_files(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
+
+
 # ---- what to start --------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +287,7 @@ def _names(job: jobfile.TrainerJob) -> dict[str, Any]:
         "metrics": str(folder.metrics),
         "checkpoints": str(folder.checkpoints),
         "cancel": str(folder.cancel),
+        "continues": str(job.continues.checkpoints) if job.continues is not None else "",
         # Whole numbers that a double holds exactly are written as such: `type=int` refuses "1000000000.0".
         **{name: int(x) if x.is_integer() and abs(x) < 2**53 else x for name, x in job.axes.items()},
     }

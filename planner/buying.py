@@ -50,7 +50,7 @@ def buy(spec: StudySpec, ledger: Ledger, policy: Policy, num: int, *, tag: Mappi
     Raises `InputError` when a policy proposes what cannot be meant, and whatever the policy raises; what was reserved
     before stays reserved.
     """
-    from planner import candidates
+    from planner import candidates, continuing
 
     granted: dict[str, RunRecord] = {}
     plan: Sequence[Mapping[str, Any]] = ()
@@ -63,6 +63,7 @@ def buy(spec: StudySpec, ledger: Ledger, policy: Policy, num: int, *, tag: Mappi
             break
         proposal = policy.propose(spec, readable(spec, state), table, num - len(granted))
         _require_sane(proposal)
+        proposal = continuing.with_parents(spec, state, candidates.all_designs(spec), proposal)
         plan = proposal.plan
         if not proposal.designs:
             stop = Stop("policy_stop", proposal.stop or "the policy proposes nothing more")

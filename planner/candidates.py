@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from planner import costs, space_filling
+from planner import continuing, costs, space_filling
 from planner.errors import InputError
+from planner.hearing import NOT_AGAIN
 from planner.records import STATE_RULES, Design, DesignTable, RunRecord, RunState, StudyState
 from planner.spec import Axis, StudySpec
 from planner.spec.poolfile import PoolRows, design_keys, read_designs
@@ -43,10 +44,13 @@ def candidate_designs(spec: StudySpec, state: StudyState) -> DesignTable:
 
     Costs are the declared ones as corrected by what the study's runs came to (`planner.costs`).
 
-    Designs that failed, diverged or ran out of memory are left out, and with the last those at least as large on every
-    axis in the same domain.  May be empty; `explain_empty` says why.
+    Where the study allows runs to be gone on with, those designs come at the cost of the difference.  Designs that
+    failed, diverged or ran out of memory are left out, and with the last those at least as large on every axis in the
+    same domain.  May be empty; `explain_empty` says why.
     """
-    table = _priced(spec, all_designs(spec), state)
+    designs = all_designs(spec)
+    longer = continuing.offers(spec, state, designs)
+    table = _priced(spec, designs if longer is None else continuing.merged(designs, longer.table), state)
     keep = table.cost <= min(spec.budget.per_run_max or math.inf, state.remaining)
     return table.take(np.flatnonzero(keep & ~_excluded(spec, table, state.runs.values())))
 
@@ -213,7 +217,9 @@ def _may_be_bought_again(run: RunRecord) -> bool:
     was stopped early was not worth finishing.
     """
     rule = STATE_RULES[run.state]
-    wanted = run.state is not RunState.FAILED and not run.early_stop
+    # Where the checkpoint that it was to go on from was gone, nothing was tried.
+    is_untried = run.parent is not None and NOT_AGAIN in run.message
+    wanted = (run.state is not RunState.FAILED or is_untried) and not run.early_stop
     return rule.may_propose_again and wanted and sum(run.ends.values()) < MAX_BAD_ENDS
 
 

@@ -19,8 +19,9 @@ def check_study(spec: StudySpec, state: StudyState) -> dict[str, Any]:
 
     Raises `InputError` for mistakes that only show when the pool is read, or for laws that cannot be written.
     """
-    from planner import candidates
+    from planner import candidates, early
 
+    early.is_on(spec)
     table = candidates.all_designs(spec)
     affordable = candidates.candidate_designs(spec, state)
     cost = table.cost

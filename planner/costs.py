@@ -59,6 +59,7 @@ def learn_costs(spec: StudySpec, runs: Iterable[RunRecord]) -> CostModel | None:
         for run in runs
         if run.state is RunState.COMPLETED
         and not run.external
+        and run.parent is None  # its cost is that of a difference
         and run.cost is not None
         and run.cost > 0
         and run.design.domain in names

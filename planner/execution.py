@@ -18,6 +18,17 @@ class BackendError(PlannerError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Continues:
+    """The run with which a job goes on, from its checkpoint in `folder`, where its schedule was at `begins`."""
+
+    run_id: str
+    folder: Path  # its job folder
+    axis: str  # the length of the schedule
+    begins: float  # value of that axis, raw units
+    axes: Mapping[str, float]  # of the finished run
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One attempt of one run.  `folder` is shared by all attempts of the run, so that a checkpoint is found again."""
 
@@ -28,6 +39,7 @@ class Job:
     max_cost: float | None = None  # unit of the study's cost
     deadline_seconds: float | None = None  # wall time allowed for this attempt
     options: Mapping[str, Any] = field(default_factory=dict)  # trainer and the rest of [backend]
+    continues: Continues | None = None  # then costs are those beyond the run that it goes on with
 
 
 @dataclass(frozen=True, kw_only=True)

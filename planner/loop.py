@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner import early, hearing
+from planner import continuing, early, hearing
 from planner.ahead import Buyer, Pace
 from planner.buying import Purchase, Stop, buy
 from planner.errors import BudgetExceeded, InputError
@@ -41,7 +41,7 @@ MAX_FAILURES_IN_A_ROW = 4
 # Options of [backend] that are the loop's own: limits of every job, which the backend is told with the job.
 # A run is stopped by the backend when it costs `max_overrun` times what was predicted.
 JOB_LIMITS: Mapping[str, float | None] = {"max_overrun": 2.0, "deadline_seconds": None}
-OWN_OPTIONS = ("early_stop",)  # and those that no backend and no trainer sees
+OWN_OPTIONS = ("early_stop", "resume")  # and those that no backend and no trainer sees
 MIN_PAUSE, MAX_PAUSE = 0.02, 1.0
 PAUSE_SHARE = 0.02  # of what a run usually takes: a slot must not wait longer to be seen free
 
@@ -310,4 +310,5 @@ def job_of(place: Workplace, run: RunRecord) -> Job:
         max_cost=None if overrun is None else run.predicted_cost * overrun,
         deadline_seconds=deadline,
         options={**backend_options(place.spec), "predicted_cost": run.predicted_cost},
+        continues=continuing.job_part(place.ledger.state(), run, place.folder),
     )

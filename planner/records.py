@@ -234,6 +234,12 @@ class RunRecord:
             return 0.0
         return max(self.predicted_cost, self.cost_so_far or 0.0)
 
+    @property
+    def parent(self) -> str | None:
+        """The run from whose checkpoint this one goes on, at the cost of the difference; None: from scratch."""
+        told = self.reason.get("continues")
+        return str(told["run_id"]) if isinstance(told, Mapping) and "run_id" in told else None
+
     def curves(self) -> dict[int, list[CurvePoint]]:
         """The points of every attempt that began anew, thinned, in order of their steps."""
         told: dict[int, list[CurvePoint]] = {}
@@ -267,23 +273,43 @@ class StudyState:
         return max(0.0, math.fsum([self.total, -self.spent, -self.reserved]))
 
     def outcomes(self) -> list[Outcome]:
-        """Completed and diverged runs, in order of proposal."""
+        """Completed and diverged runs, in order of proposal.
+
+        Runs that went on from one another are one training run, and each costs what it took from the start.
+        """
+        chains = self._chains()
         return [
             Outcome(
                 run_id=run.run_id,
                 design=run.design,
                 state=run.state,
                 response=run.response,
-                cost=run.predicted_cost if run.cost is None else run.cost,
+                cost=math.fsum(
+                    part.predicted_cost if part.cost is None else part.cost for part in chains.get(run.run_id, [run])
+                ),
                 se=run.se,
                 successes=run.successes,
                 trials=run.trials,
-                curve=run.curve,
+                curve=run.curve or (chains[run.run_id][0].run_id if run.run_id in chains else None),
                 external=run.external,
             )
             for run in self.runs.values()
             if run.state in (RunState.COMPLETED, RunState.DIVERGED)
         ]
+
+    def _chains(self) -> dict[str, list[RunRecord]]:
+        """For every run that went on from another, or from which one did: the runs from the first to it."""
+        chains: dict[str, list[RunRecord]] = {}
+        for run in self.runs.values():
+            if run.parent not in self.runs:
+                continue
+            parts, parent = [run], self.runs.get(run.parent or "")
+            while parent is not None and parent not in parts:
+                parts.insert(0, parent)
+                parent = self.runs.get(parent.parent or "")
+            for length in range(1, len(parts) + 1):
+                chains[parts[length - 1].run_id] = parts[:length]
+        return chains
 
     def pending(self) -> list[RunRecord]:
         """Runs whose end is not known yet, in order of proposal."""

@@ -78,6 +78,7 @@ def run_values(run: RunRecord) -> dict[str, Any]:
         "response": run.response,
         "progress": progress(run),
         "early_stop": run.early_stop,
+        "continues": run.reason.get("continues"),
         "external": run.external,
         "reason": dict(run.reason),
         "message": run.message,

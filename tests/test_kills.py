@@ -24,7 +24,7 @@ import pytest
 from planner.errors import NothingAffordable
 from planner.execution import Job, Report
 from planner.loop import BY_LOOP
-from planner.records import DesignTable, Proposal, RunRecord, RunState, StudyState
+from planner.records import CurvePoint, DesignTable, Proposal, RunRecord, RunState, StudyState
 from planner.spec import StudySpec
 from planner.study import Study
 from tests.postgres import STORES, execute, fresh_store
@@ -37,6 +37,7 @@ WAIT_SECONDS = 120.0
 KILLS = {"sqlite": 40, "postgres": 20}
 KILLS_PER_STUDY = 20
 MAX_STEPS = 20  # a planner is killed after so many steps at most
+NUM_POINTS = 12  # of a run's curve
 TOTAL = 400.0  # for about a third of the designs
 VERBS = ("reserve", "submitted", "running", "progress", "complete", "fail", "preempt", "retry", "lose")
 
@@ -78,7 +79,13 @@ class Files:
             state, share = _end_of(name)
         response = 2.0 + _chance(name) if state is RunState.COMPLETED else None
         cost = share * float(predicted)
-        return Report(run_id=name.partition(".")[0], handle=handle, state=state, response=response, cost=cost)
+        run_id = name.partition(".")[0]
+        points = _points_of(run_id, 2 if share == 0.25 else NUM_POINTS)
+        return Report(run_id=run_id, handle=handle, state=state, response=response, cost=cost, points=points)
+
+
+def _points_of(run_id: str, num: int) -> tuple[CurvePoint, ...]:
+    return tuple(CurvePoint(k + 1.0, _chance("point", run_id, k), None, False) for k in range(num))
 
 
 def _end_of(name: str) -> tuple[RunState, float]:
@@ -221,6 +228,14 @@ def _check(path: Path, location: str | Path, acknowledged: set[tuple[str, str]])
     assert done == count.responses
     assert {run.run_id: run.attempt for run in state.runs.values()} == count.attempts
     assert {run.run_id for run in state.pending()} == set(count.held)
+    # An end is never acknowledged before the whole curve, and no point is told twice.
+    for run_id in done:
+        run = state.runs[run_id]
+        assert run.points() == (list(_points_of(run_id, NUM_POINTS)) if run.reason.get("by") == BY_LOOP["by"] else [])
+    told = Counter(
+        (run.run_id, began, *point) for run in state.runs.values() for began, some in run.batches for point in some
+    )
+    assert set(told.values()) <= {1}
     # What was started was paid for before, and what is known to be submitted was started.
     started = _started(path)
     assert all(int(attempt) <= count.attempts[run_id] for run_id, attempt in (name.split(".") for name in started))

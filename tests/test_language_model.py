@@ -310,6 +310,52 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_its_cost(tmp_path: Path, monkey
     assert last is not None and (last["cost"], last["schedule_complete"]) == (0.0, False)
 
 
+WSD = OPTIONS | {"schedule": "wsd"}
+
+
+def _long_job(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> jobfile.TrainerJob:
+    """Goes on with the run in `folder`/short, twice as long."""
+    continues = jobfile.Continues(
+        run_id="short", axis="D", begins=0.8 * TINY["D"], axes=TINY, checkpoints=folder / "short" / "checkpoints"
+    )
+    longer = {"axes": TINY | {"D": 2 * TINY["D"]}, "options": WSD, "continues": continues}
+    (folder / "long").mkdir(exist_ok=True)
+    return _job(folder / "long", monkeypatch, **(longer | changes))
+
+
+def test_a_run_goes_on_from_where_the_decay_of_a_shorter_one_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "short").mkdir()
+    short = language_model.train(_job(tmp_path / "short", monkeypatch, options=WSD))
+    long = language_model.train(_long_job(tmp_path, monkeypatch))
+    steps_of_short, steps_of_long = short.extra["steps"], long.extra["steps"]
+    assert long.extra["begins"] == int(0.8 * steps_of_short) and steps_of_long == 2 * steps_of_short
+    one = short.cost / steps_of_short  # type: ignore[operator]
+    assert long.cost == pytest.approx(one * (steps_of_long - long.extra["begins"]))
+    # As from scratch but for the warm-up, which was that of the shorter run.
+    scratch = language_model.train(_job(tmp_path, monkeypatch, axes=TINY | {"D": 2 * TINY["D"]}, options=WSD))
+    assert scratch.cost == pytest.approx(one * steps_of_long)
+    assert long.response < short.response - 0.05  # type: ignore[operator]
+    assert abs(long.response - scratch.response) < 0.5 * (short.response - scratch.response)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "cannot go on with run short.*trunk.npz"),
+        ({"options": OPTIONS}, "a 'cosine' run cannot be gone on with; set schedule = \"wsd\""),
+        ({"options": {name: x for name, x in WSD.items() if name != "batch_size"}}, "set batch_size, so that it stays"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_why_and_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    axes = {"N": 6e3, "D": 4e6} if "batch_size" not in changes.get("options", OPTIONS) else TINY | {"D": 4e4}
+    with pytest.raises(jobfile.BadJob, match=message):
+        language_model.train(_long_job(tmp_path, monkeypatch, axes=axes, **changes))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

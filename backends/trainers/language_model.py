@@ -18,7 +18,7 @@ from backends import jobfile
 
 if TYPE_CHECKING:
     from backends.trainers.corpus import Corpus
-    from backends.trainers.transformer_training import Ending, Plan, Progress
+    from backends.trainers.transformer_training import Ending, Plan, Progress, Settings
 
 AXES = {"N": "parameters", "parameters": "parameters", "D": "tokens", "tokens": "tokens"}
 SETTINGS = ("schedule", "lr_scale", "batch_size", "context", "weight_decay", "held_out_bytes")
@@ -34,21 +34,25 @@ def train(job: jobfile.TrainerJob) -> jobfile.Result:
 
     try:
         request, settings = read_request(job.axes, job.options)
-        plan = training.plan_run(
-            request["parameters"], request["tokens"], training.Settings(**settings), max_cost=job.max_cost
-        )
+        plan = _plan(job, request, training.Settings(**settings))
         corpus = texts.load_corpus(job.domain, _text_files(job.options, job.working_folder))
     except (TypeError, ValueError) as error:
         raise jobfile.BadJob(str(error)) from error
     started = time.monotonic()
-    ending = training.train_model(
-        plan,
-        corpus,
-        job.seed,
-        checkpoint=job.checkpoints / "state.npz",
-        on_progress=_append,
-        stop_reason=jobfile.should_stop,
-    )
+    try:
+        ending = training.train_model(
+            plan,
+            corpus,
+            job.seed,
+            checkpoint=job.checkpoints / "state.npz",
+            parent=job.continues.checkpoints if job.continues is not None else None,
+            on_progress=_append,
+            stop_reason=jobfile.should_stop,
+        )
+    except (FileNotFoundError, ValueError) as error:
+        if job.continues is None:
+            raise
+        raise jobfile.BadJob(f"cannot go on with run {job.continues.run_id}: {error}") from error
     if ending.stopped is not None:
         jobfile.append_metric(ending.step, None, ending.cost, False)  # what the attempt has cost so far
         raise jobfile.Requeue(f"{ending.stopped} after {ending.step} of {plan.steps} steps; a checkpoint is written")
@@ -61,6 +65,27 @@ def train(job: jobfile.TrainerJob) -> jobfile.Result:
         state="completed" if ending.diverged is None else "diverged",
         extra=record,
     )
+
+
+def _plan(job: jobfile.TrainerJob, request: Mapping[str, float], settings: "Settings") -> "Plan":
+    """The plan of a job.  Raises `ValueError`, also for one that cannot go on with the run that it names."""
+    from backends.trainers import transformer_training as training
+
+    told = job.continues
+    if told is None:
+        return training.plan_run(request["parameters"], request["tokens"], settings, max_cost=job.max_cost)
+    if AXES.get(told.axis) != "tokens":
+        raise ValueError(f"axis {told.axis!r} is not the length of a run of the language model, which is D")
+    before, _ = read_request(told.axes, job.options)
+    parent = training.plan_run(before["parameters"], before["tokens"], settings)
+    plan = training.continued(training.plan_run(request["parameters"], request["tokens"], settings), parent)
+    if abs(plan.begins * plan.bytes_per_step - told.begins) > 0.05 * told.begins:
+        share = 1.0 - training.DECAY_SHARE
+        raise ValueError(
+            f'runs of schedule "wsd" go on from where the last fifth began, at {plan.begins * plan.bytes_per_step:g}'
+            f" bytes, not at {told.begins:g}; write resume = {{ axis = {told.axis!r}, from = {share:g} }}"
+        )
+    return plan
 
 
 def train_once(domain: str, parameters: float, tokens: float, seed: int = 0, **options: Any) -> dict[str, Any]:
@@ -154,6 +179,7 @@ def _record(plan: "Plan", corpus: "Corpus", ending: "Ending") -> dict[str, Any]:
         "parameters": shape.parameters,
         "tokens": ending.step * plan.bytes_per_step,
         "steps": ending.step,
+        "begins": plan.begins,
         "batch_size": plan.batch,
         "learning_rate": plan.learning_rate,
         "width": shape.width,

@@ -24,6 +24,8 @@ EVALUATE_BYTES = 100_000  # training bytes between two evaluations, so that thes
 EVALUATION_BATCH = 16
 PEAK_RATE = 0.016  # learning rate of a model of width 32
 MIN_STEPS = 40
+DECAY_SHARE = 0.2  # of a "wsd" run, at its end: what comes before may go on longer
+TRUNK = "trunk.npz"
 UNIFORM_LOSS = math.log(transformer.VOCABULARY)  # nats per byte of a model that knows nothing
 
 
@@ -60,14 +62,27 @@ class Plan:
     steps: int
     learning_rate: float  # peak
     settings: Settings
+    begins: int = 0  # step of the run that it goes on with
+
+    @property
+    def trunk_steps(self) -> int | None:
+        """Steps before the learning rate falls, None where it always does."""
+        return int((1.0 - DECAY_SHARE) * self.steps) if self.settings.schedule == "wsd" else None
 
     @property
     def bytes_per_step(self) -> int:
         return self.batch * self.settings.context
 
     def cost_after(self, step: int) -> float:
-        """FLOPs of the first `step` steps, 6 N D."""
-        return 6.0 * self.shape.parameters * step * self.bytes_per_step
+        """FLOPs of the steps up to `step`, 6 N D, beyond those of the run that it goes on with."""
+        return 6.0 * self.shape.parameters * max(0, step - self.begins) * self.bytes_per_step
+
+    def identity(self, corpus: texts.Corpus, seed: int, *, of_trunk: bool = False) -> str:
+        """What a checkpoint belongs to; that of a trunk to runs of any length."""
+        told = dataclasses.asdict(self)
+        for name in ("steps", "begins") if of_trunk else ("begins",) if not self.begins else ():
+            del told[name]
+        return json.dumps([told, corpus.digest, seed], sort_keys=True)
 
 
 def plan_run(parameters: float, tokens: float, settings: Settings, *, max_cost: float | None = None) -> Plan:
@@ -99,6 +114,17 @@ def plan_run(parameters: float, tokens: float, settings: Settings, *, max_cost: 
     return plan
 
 
+def continued(plan: Plan, parent: Plan) -> Plan:
+    """`plan` going on from where the learning rate of `parent` began to fall.  Raises `ValueError` where it cannot."""
+    if parent.trunk_steps is None or plan.trunk_steps is None:
+        raise ValueError(f'schedule: a {plan.settings.schedule!r} run cannot be gone on with; set schedule = "wsd"')
+    if plan.batch != parent.batch:
+        raise ValueError(f"batch_size: {parent.batch} windows became {plan.batch}; set batch_size, so that it stays")
+    if plan.shape != parent.shape or plan.trunk_steps <= parent.trunk_steps:
+        raise ValueError(f"{plan.steps} steps of {plan.shape} do not go on with {parent.steps} of {parent.shape}")
+    return dataclasses.replace(plan, begins=parent.trunk_steps)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
     """What is known of a run on its way; `held_out` is None between evaluations."""
@@ -127,19 +153,23 @@ def train_model(
     seed: int,
     *,
     checkpoint: Path | None = None,
+    parent: Path | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     stop_reason: Callable[[], str | None] = lambda: None,
 ) -> Ending:
     """Trains from the checkpoint, or from the start, to the end of the plan or until `stop_reason` gives one.
 
-    Stopping and going on changes nothing: data order and schedule depend on plan, corpus and seed only.
+    Stopping and going on changes nothing: data order and schedule depend on plan, corpus and seed only.  A plan that
+    begins later begins with the trunk in the checkpoints `parent`; `ValueError` where it is not there.
     """
     starts = texts.train_windows(corpus, num=plan.steps * plan.batch, context=plan.settings.context, seed=seed)
     held_out = _held_out_groups(plan, corpus)
-    identity = json.dumps([dataclasses.asdict(plan), corpus.digest, seed], sort_keys=True)
+    identity = plan.identity(corpus, seed)
     state = steps.initial_state(seed, plan.shape, plan.settings.weight_decay)
     if checkpoint is not None:
         state = load_state(checkpoint, identity, like=state)
+    if plan.begins and parent is not None and int(state.step) == 0:
+        state = read_state(parent / TRUNK, plan.identity(corpus, seed, of_trunk=True), like=state)
     done, train_loss = int(state.step), math.nan
     evaluate_every = max(-(-plan.steps // 8), EVALUATE_BYTES // plan.bytes_per_step)
     saved_at = told_at = time.monotonic()
@@ -153,10 +183,13 @@ def train_model(
             return Ending(step=done, cost=plan.cost_after(done), train_loss=train_loss, stopped=reason)
         # Chunks end where evaluations are due, counted from the start, so that a resumed run reports the same curve.
         due = min((done // evaluate_every + 1) * evaluate_every, plan.steps)
-        count = min(CHUNK_STEPS, due - done)
+        trunk = plan.trunk_steps
+        count = min(CHUNK_STEPS, due - done, trunk - done if trunk is not None and done < trunk else due)
         windows = _windows_of_chunk(plan, corpus, starts, done, count)
         state, mean_loss = _take_steps(plan, state, windows, count)
         done, train_loss = done + count, float(mean_loss)
+        if done == trunk and checkpoint is not None:
+            save_state(checkpoint.with_name(TRUNK), plan.identity(corpus, seed, of_trunk=True), state)
         trouble = _trouble(train_loss, is_late=2 * done > plan.steps)
         if trouble is not None:
             return Ending(step=done, cost=plan.cost_after(done), train_loss=train_loss, diverged=trouble)
@@ -234,16 +267,26 @@ def save_state(path: Path, identity: str, state: steps.TrainState) -> None:
 
 def load_state(path: Path, identity: str, *, like: steps.TrainState) -> steps.TrainState:
     """State in a checkpoint; `like` where there is none, it is damaged, or it belongs to another run."""
+    try:
+        return read_state(path, identity, like=like)
+    except FileNotFoundError:
+        return like
+    except ValueError as error:
+        print(f"{error}; starting over", flush=True)
+        return like
+
+
+def read_state(path: Path, identity: str, *, like: steps.TrainState) -> steps.TrainState:
+    """State in a checkpoint.  Raises `FileNotFoundError`, and `ValueError` for one damaged or of another run."""
     leaves, structure = jax.tree.flatten(like)
     try:
         with path.open("rb") as raw, np.load(raw) as file:
-            if str(file["identity"]) != identity:
-                print(f"checkpoint {path} belongs to another plan, text or seed; starting over", flush=True)
-                return like
-            stored = [file[f"leaf{index}"] for index in range(len(leaves))]
+            found = str(file["identity"])
+            stored = [file[f"leaf{index}"] for index in range(len(leaves))] if found == identity else None
     except FileNotFoundError:
-        return like
+        raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        print(f"checkpoint {path} cannot be read ({error}); starting over", flush=True)
-        return like
+        raise ValueError(f"checkpoint {path} cannot be read ({error})") from error
+    if stored is None:
+        raise ValueError(f"checkpoint {path} belongs to another plan, text or seed")
     return jax.tree.unflatten(structure, stored)
