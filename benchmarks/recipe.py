@@ -10,6 +10,9 @@ for a much larger budget, and the simulator's truth says what that recipe gives:
 All are means over domains.  The large budget is 30 times the dearest run of the pool: far enough that exponents must
 be right and not only the fit, near enough that a floor has not yet made all allocations equal.  A domain for which the
 planner gives no answer, or one that its budget does not pay, counts as allocated blindly.
+
+With `--coverage` it is asked instead whether intervals of recipes and efficiencies hold the truth, see
+`benchmarks.coverage`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import brute_force, cells, embedded
+from benchmarks import brute_force, cells, coverage, embedded
 from benchmarks.active import Desk
 from benchmarks.brute_force import TrueOptimum
 from benchmarks.policies import POLICIES
@@ -67,10 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="CSV file to append to and to resume from")
     parser.add_argument("--json", action="store_true", help="one JSON object a line on standard output")
+    coverage.add_arguments(parser)
 
 
 def main(options: argparse.Namespace) -> int:
     """Runs every cell that `--output` does not hold yet, then prints medians over scenarios for each policy."""
+    if options.coverage:
+        return coverage.main(options)
     names = cells.choose(options.scenario, embedded.scenario_names())
     table = cells.Table(options.output, columns=COLUMNS, key=_KEY)
     for name in names:

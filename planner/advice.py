@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from planner.candidates import NOT_SCALED_ROLES
-from planner.errors import InputError
+from planner.questions import trust
+from planner.questions.answer import plain, quantiles
+from planner.questions.efficiency import efficiency
+from planner.questions.setting import Setting, make_setting
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from planner.inference import StudyPosterior
-    from planner.recipe.problem import Box, Posynomial
+    from planner.questions.plans import Plan
     from planner.recipe.result import RecipePosterior
-    from planner.recipe.rounding import AllowedValues
-    from planner.spec import Axis, StudySpec
+    from planner.spec import StudySpec
 
-# How far beyond its declared range an axis is searched when the budget allows it.
-MAX_EXTENSION = 1e12
 # Fewer certified draws than this, and the intervals say nothing.
 MIN_CONVERGED = 0.5
 
@@ -44,6 +43,9 @@ class RecipeAnswer:
     joint: Mapping[str, Any]
     response: Mapping[str, float | None]  # quantiles of the predicted response at `joint`
     notes: Sequence[str]
+    trusted: bool = True  # False: no law follows the runs, for these `reasons`
+    reasons: Sequence[str] = ()
+    versus: Sequence[Mapping[str, Any]] = ()  # one row for each other plan: its cost, response and the efficiency
 
     def document(self) -> dict[str, Any]:
         """The answer without the draws, as plain values."""
@@ -55,6 +57,9 @@ class RecipeAnswer:
             "joint": dict(self.joint),
             "response": dict(self.response),
             "notes": list(self.notes),
+            "trusted": self.trusted,
+            "reasons": list(self.reasons),
+            "versus": [dict(row) for row in self.versus],
         }
 
     def to_arrays(self) -> dict[str, np.ndarray]:
@@ -74,36 +79,36 @@ class RecipeAnswer:
         return cls(summary=pd.DataFrame(axes), draws=pd.DataFrame(draws), **document)
 
 
-def recipe_answer(spec: StudySpec, posterior: StudyPosterior, budget: float, domain: str) -> RecipeAnswer:
+def recipe_answer(
+    spec: StudySpec,
+    posterior: StudyPosterior,
+    budget: float,
+    domain: str,
+    *,
+    versus: Sequence[Plan] = (),
+    failures: Sequence[str] = (),
+) -> RecipeAnswer:
     """The best axis values in `domain` that `budget` buys, with their uncertainty.
+
+    `failures` say why no answer of this posterior is to be trusted.
 
     Raises `NothingAffordable` when the budget buys no point of the axes' ranges, `UnreliableFit` when the optimum was
     found for too few draws, and `InputError` when the study cannot price points off its pool.
     """
     import pandas as pd
 
-    from planner.recipe.curves import RecipePart
-    from planner.recipe.problem import Posynomial
     from planner.recipe.recipes import recipe_of_mixture
     from planner.recipe.result import require_affordable, require_reliable
 
-    index = spec.domain_index(domain)
-    cost = Posynomial(*spec.posynomial(domain))
-    for axis, powers in zip(spec.axes, cost.powers.T, strict=True):
-        if not axis.is_log and powers.any():
-            raise InputError(f"no recipe: axis {axis.name!r} has a price and a linear scale; give it scale = 'log'")
-    box, extended = _box(spec, cost, budget)
-    parts = [
-        RecipePart(part.law.law.mean, part.theta[:, index], (part.law.context,))
-        for part in posterior.parts
-        if len(part.theta)
-    ]
-    found = recipe_of_mixture(parts, cost, budget, box, allowed=_allowed_values(spec), round_draws=False)
+    setting = make_setting(spec, posterior, domain)
+    box, extended = setting.box(budget)
+    allowed = setting.allowed_values()
+    found = recipe_of_mixture(setting.laws, setting.cost, budget, box, allowed=allowed, round_draws=False)
     require_affordable(found)
     require_reliable(found, share=MIN_CONVERGED)
     summary = found.summary(list(spec.axis_names))
     point, joint = _joint(spec, found)
-    response = _response_at(posterior, index, point)
+    response = _response_at(posterior, setting.index, point)
     edge = _beyond(spec, extended, point)
     return RecipeAnswer(
         budget=budget,
@@ -113,58 +118,28 @@ def recipe_answer(spec: StudySpec, posterior: StudyPosterior, budget: float, dom
         draws=_draws(spec, posterior, found),
         joint=joint,
         response=response,
-        notes=[*posterior.notes, *edge, *summary["notes"]],
+        notes=[*posterior.notes, *edge, *summary["notes"], *trust.cautions(posterior, setting.index, point, domain)],
+        trusted=not failures,
+        reasons=list(failures),
+        versus=[_versus_row(setting, plan, budget) for plan in versus],
     )
 
 
-def _box(spec: StudySpec, cost: Posynomial, budget: float) -> tuple[Box, np.ndarray]:
-    """The ranges to search, and which axes are searched beyond their declared range, (A,) bool.
-
-    `low` and `high` bound the runs one would pay for now; what a larger budget should buy lies beyond `high`.
-    """
-    from planner.recipe.problem import Box, cheapest_point, largest_step
-
-    is_log = np.array([axis.is_log for axis in spec.axes])
-    low, high = (np.where(is_log, np.log(np.where(is_log, bound, 1.0)), bound) for bound in (spec.low, spec.high))
-    middle = _held(spec)
-    low, high = np.where(np.isnan(middle), low, middle), np.where(np.isnan(middle), high, middle)
-    box = Box(low=low, high=high, is_log=is_log)
-    can_grow = np.array([_can_grow(axis) for axis in spec.axes]) & (cost.powers > 0).any(axis=0)
-    origin = cheapest_point(cost, box)
-    for a in np.flatnonzero(can_grow):
-        along = np.zeros(len(low))
-        along[a] = np.log(MAX_EXTENSION)
-        high[a] = max(high[a], origin[a] + float(largest_step(cost, np.log(budget), origin, along)) * along[a])
-    return Box(low=low, high=high, is_log=is_log), can_grow
-
-
-def _can_grow(axis: Axis) -> bool:
-    fixed = axis.is_fixed or axis.values is not None or axis.simplex is not None
-    return axis.is_log and not fixed and axis.role not in NOT_SCALED_ROLES
-
-
-def _held(spec: StudySpec) -> np.ndarray:
-    """Shares that must sum to 1 are held at equal parts, which the search over a box cannot vary; NaN elsewhere."""
-    held = np.full(len(spec.axes), np.nan)
-    for members in spec.simplex_groups.values():
-        held[list(members)] = 1.0 / len(members)
-    return held
-
-
-def _allowed_values(spec: StudySpec) -> list[AllowedValues | None] | None:
-    from planner.recipe.rounding import AllowedValues
-
-    allowed: list[AllowedValues | None] = []
-    for axis in spec.axes:
-        if axis.is_fixed or axis.simplex is not None:
-            allowed.append(None)
-        elif axis.values is not None:
-            allowed.append(AllowedValues(values=tuple(axis.values)))
-        elif axis.step is not None:
-            allowed.append(AllowedValues(step=axis.step, origin=axis.low))
-        else:
-            allowed.append(AllowedValues(step=1.0) if axis.integer else None)
-    return None if all(each is None for each in allowed) else allowed
+def _versus_row(setting: Setting, plan: Plan, budget: float) -> dict[str, Any]:
+    """How much less budget the recipe needs than a plan, for the plan's response."""
+    x = plan.allocation(setting, budget)
+    found = efficiency(setting, x)
+    good = found.converged
+    axes = dict(zip(setting.spec.axis_names, x.tolist(), strict=True))
+    return {
+        "plan": plan.name,
+        "axes": axes,
+        "cost": found.cost,
+        "response": plain(_response_at(setting.posterior, setting.index, x)),
+        "efficiency": plain(quantiles(found.ratio[good])),
+        "needed": plain(quantiles(found.needed[good])),
+        "converged": float(good.mean()),
+    }
 
 
 def _joint(spec: StudySpec, found: RecipePosterior) -> tuple[np.ndarray, dict[str, Any]]:
@@ -183,9 +158,9 @@ def _joint(spec: StudySpec, found: RecipePosterior) -> tuple[np.ndarray, dict[st
 
 
 def _response_at(posterior: StudyPosterior, index: int, point: np.ndarray) -> dict[str, float | None]:
-    from planner.recipe.summary import quantiles
+    from planner.recipe.summary import quantiles as finite_quantiles
 
-    return quantiles(posterior.mean_draws(np.array([index]), point[None])[:, 0])
+    return finite_quantiles(posterior.mean_draws(np.array([index]), point[None])[:, 0])
 
 
 def _beyond(spec: StudySpec, extended: np.ndarray, point: np.ndarray) -> list[str]:

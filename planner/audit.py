@@ -15,6 +15,7 @@ import numpy as np
 from planner import candidates, verdict
 from planner.answers import FAR
 from planner.errors import PlannerError
+from planner.questions import trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +31,6 @@ MAX_LEFT_OUT = 6  # domains
 MAX_RECIPES = 2
 _REFIT_DRAWS = 600
 _FRAMES = ("laws", "dearest", "left_out", "parameters", "runs", "targets")
-# What decides an extrapolation; amplitudes and interactions are often the prior's and matter little.
-_DECISIVE = ("floor", "log_exponent", "slope")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +107,7 @@ def audit_study(
     leading = posterior.law_names[int(np.argmax(posterior.weights))]
     findings = verdict.Findings(
         num_runs=len(work.completed),
-        moved=work.moved(),
+        moved=trust.moved(posterior, work.runs),
         laws=checks,
         surprises={row["run"]: row["z"] for row in dearest},
         spread=float(diagnostics.spread_within(work.runs.eta, work.runs.domain)),
@@ -119,7 +118,7 @@ def audit_study(
         prior_driven=[
             row["parameter"]
             for row in parameters
-            if row["law"] == leading and row["prior_driven"] and row["parameter"].startswith(_DECISIVE)
+            if row["law"] == leading and row["prior_driven"] and row["parameter"].startswith(trust.DECISIVE)
         ],
         far=[f"{row['target']} in {row['domain']}" for row in targets if row["num_far"]],
         notes=posterior.notes,
@@ -145,28 +144,10 @@ class _Work:
     """The runs of a study as arrays, and the fits to parts of them."""
 
     def __init__(self, spec: StudySpec, outcomes: Sequence[Outcome], posterior: StudyPosterior) -> None:
-        from planner import encoding
-        from planner.inference.diagnostics import Runs
-
         self.spec, self.posterior = spec, posterior
-        self.completed = [o for o in outcomes if o.response is not None or o.successes is not None]
+        self.completed = trust.completed(outcomes)
         self.unchecked: list[str] = []
-        moments = np.array([encoding.response_moments(o, spec) for o in self.completed]).reshape(-1, 2)
-        x = [[o.design.axes[name] for name in spec.axis_names] for o in self.completed]
-        scale = posterior.encoding.scale
-        self.runs = Runs(
-            domain=np.array([spec.domain_index(o.design.domain) for o in self.completed], dtype=np.int64),
-            x=np.array(x, dtype=np.float64).reshape(-1, len(spec.axis_names)),
-            eta=scale.to_eta(moments[:, 0]),
-            known_sd=moments[:, 1] * scale.slope(moments[:, 0]),
-        )
-
-    def moved(self) -> float:
-        """Largest spread of an axis over the runs, in spreads of the designs."""
-        if len(self.completed) < 2:
-            return 0.0
-        coordinates = self.posterior.encoding.coordinates(self.runs.x)
-        return float((coordinates.std(axis=0) / self.posterior.encoding.spread).max())
+        self.runs = trust.runs_of(spec, self.completed, posterior)
 
     def dearest(self) -> Iterator[dict[str, Any]]:
         """The dearest runs, each predicted from runs that cost less; a training run is held out whole."""

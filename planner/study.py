@@ -6,7 +6,7 @@ Opening a study reads its file and nothing else; numerical code is imported by t
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from planner.execution import Backend
     from planner.inference import StudyPosterior
     from planner.loop import Ended, Watcher, Workplace
+    from planner.questions.answer import Answer
+    from planner.questions.setting import Setting
 
 BY_HAND: Mapping[str, str] = {"by": "ask"}
 
@@ -341,22 +343,27 @@ class Study:
             warnings=self.warnings,
         )
 
-    def recipe(self, budget: float, domain: str | None = None) -> RecipeAnswer:
+    def recipe(self, budget: float, domain: str | None = None, *, versus: Any = ()) -> RecipeAnswer:
         """What to buy for one run of at most `budget`, with its uncertainty; see `planner.advice.RecipeAnswer`.
+
+        `versus` holds other allocations, see `planner.questions.plans`: how much less the recipe needs than each.
 
         Raises `NothingAffordable` for a budget below every point, and `UnreliableFit` when no optimum can be trusted.
         """
         from planner import advice, cache
+        from planner.questions import plans
 
-        if not (math.isfinite(budget) and budget > 0):
-            raise InputError(f"the budget of a recipe is {budget!r}: it must be a finite number greater than 0")
-        name = self._domain(domain)
+        budget, name = _positive(budget), self._domain(domain)
+        others = plans.read_plans(self.spec, versus)
+        question = {"budget": budget, "domain": name, "versus": [asdict(plan) for plan in others]}
         return cache.remembered(
             self.spec,
             self._outcomes(),
             "recipe",
-            {"budget": float(budget), "domain": name},
-            compute=lambda: advice.recipe_answer(self.spec, self.posterior(), float(budget), name),
+            question,
+            compute=lambda: advice.recipe_answer(
+                self.spec, self.posterior(), budget, name, versus=others, failures=self._failures()
+            ),
             to_arrays=advice.RecipeAnswer.to_arrays,
             from_arrays=advice.RecipeAnswer.from_arrays,
             warnings=self.warnings,
@@ -383,6 +390,104 @@ class Study:
             from_arrays=cache.values_from_arrays,
             warnings=self.warnings,
         )["sources"]
+
+    def sweep(self, low: float, high: float, points: int = 9, domain: str | None = None) -> Answer:
+        """The recipe at budgets from `low` to `high`: tables "axes" and "responses"."""
+        from planner.questions import sweep
+
+        return self._asked(
+            "sweep", [domain], lambda each: sweep.sweep_answer(each[0], low, high, points), [low, high, points]
+        )
+
+    def need(self, response: float, *, probability: float = 0.9, domain: str | None = None) -> Answer:
+        """The smallest budget whose recipe reaches `response` with `probability`, as "budget"; None if none does."""
+        from planner.questions import need
+
+        return self._asked(
+            "need", [domain], lambda each: need.need_answer(each[0], response, probability), [response, probability]
+        )
+
+    def value(
+        self, budget: float | None = None, *, at: Sequence[Mapping[str, float]] = (), domain: str | None = None
+    ) -> Answer:
+        """What more is worth: tables "axes" (of the recipe of `budget`) and "experiments" (the best and those `at`)."""
+        from planner.questions import value
+
+        cost, given = self._budget(budget), [dict(point) for point in at]
+        return self._asked(
+            "value",
+            [domain],
+            lambda each: value.value_answer(each[0], cost, self.state, given),
+            [cost, given, self.state.num_events],
+        )
+
+    def compare(
+        self, budget: float | None = None, *, start: Mapping[str, float] | None = None, domain: str | None = None
+    ) -> Answer:
+        """Which axis alone to raise to `budget`, and which domain does best: tables "axes", "pairs" and "domains"."""
+        from planner.questions import compare
+
+        cost, point = self._budget(budget), None if start is None else self.spec.point(start)
+        return self._asked(
+            "compare",
+            [domain] if domain is not None else self.spec.domain_names,
+            lambda each: compare.compare_answer(each, cost, point),
+            [cost, dict(start or {})],
+        )
+
+    def sensitivity(
+        self, budget: float | None = None, *, change: float = 0.5, scale: float = 32.0, domain: str | None = None
+    ) -> Answer:
+        """How the recipe moves when each cost coefficient is lowered and raised: table "recipes"."""
+        from planner.questions import sensitivity
+
+        cost = self._budget(budget)
+        return self._asked(
+            "sensitivity",
+            [domain],
+            lambda each: sensitivity.sensitivity_answer(each[0], cost, change, scale),
+            [cost, change, scale],
+        )
+
+    def _asked(
+        self,
+        kind: str,
+        domains: Sequence[str | None],
+        compute: Callable[[list[Setting]], Answer],
+        question: Sequence[Any],
+    ) -> Answer:
+        """The answer of `compute` for some domains, kept beside the study, and whether it is to be trusted."""
+        from planner import cache
+        from planner.questions import trust
+        from planner.questions.answer import Answer
+        from planner.questions.setting import make_setting
+
+        names = [self._domain(domain) for domain in domains]
+
+        def answer() -> Answer:
+            settings = [make_setting(self.spec, self.posterior(), name) for name in names]
+            return trust.judged(compute(settings), self._failures(), settings[0].posterior)
+
+        return cache.remembered(
+            self.spec,
+            self._outcomes(),
+            kind,
+            {"domains": names, "question": list(question)},
+            compute=answer,
+            to_arrays=Answer.to_arrays,
+            from_arrays=Answer.from_arrays,
+            warnings=self.warnings,
+        )
+
+    def _failures(self) -> list[str]:
+        from planner.questions import trust
+
+        return trust.failures(self.spec, self._outcomes(), self.posterior())
+
+    def _budget(self, budget: float | None) -> float:
+        """The given budget, else the first of a recipe target, else the study's."""
+        wanted = [b for target in self.spec.targets if target.kind == "recipe" for b in target.budgets]
+        return _positive(budget if budget is not None else [*wanted, self.spec.budget.total][0])
 
     def audit(self) -> Audit:
         """Whether the posterior is to be trusted, and why; see `planner.audit.Audit` and `planner.verdict`."""
@@ -450,6 +555,12 @@ class Study:
         if domain is None and len(names) > 1:
             raise InputError(f"the study has several domains, name one: {', '.join(names)}")
         return names[self.spec.domain_index(domain)] if domain is not None else names[0]
+
+
+def _positive(budget: float) -> float:
+    if not (math.isfinite(budget) and budget > 0):
+        raise InputError(f"the budget of a recipe is {budget!r}: it must be a finite number greater than 0")
+    return float(budget)
 
 
 def _store_of(spec: StudySpec) -> str | Path:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from planner import cli, verdict
+from planner.commands import shared
 from planner.inference import diagnostics
 from planner.inference.diagnostics import LawCheck, Repeats, Runs
 from planner.report import text
@@ -276,7 +277,7 @@ def test_a_bowl_is_refused_where_laws_only_fall(tmp_path: Path, run: Callable[..
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs `planner` in this process: exit code, standard output, standard error."""
-    monkeypatch.setattr(cli, "_prepare_numerics", lambda **options: None)
+    monkeypatch.setattr(shared, "prepare_numerics", lambda **options: None)
 
     def command(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["planner", *map(str, arguments)])

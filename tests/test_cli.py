@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from planner import cli
+from planner.commands import shared
 from planner.errors import StoreBusy, UnreliableFit
 from planner.study import Study
 from tests.worlds import STUDY, Cheapest, write_study
@@ -44,7 +45,7 @@ Command = Callable[..., Done]
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     """Runs `planner` in this process, in a temporary folder, with the cheapest-first policy."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_prepare_numerics", lambda **options: None)
+    monkeypatch.setattr(shared, "prepare_numerics", lambda **options: None)
     monkeypatch.setattr(Study, "policy", Cheapest())
 
     def run(*arguments: object) -> Done:
@@ -311,11 +312,13 @@ def test_a_study_from_beginning_to_end(tmp_path: Path, template: str) -> None:
     for old, new in zip(before["points"], after["points"], strict=True):
         assert new["q05"] <= new["q25"] <= new["median"] <= new["q75"] <= new["q95"]
         assert new["q95"] - new["q05"] < old["q95"] - old["q05"]
-    question = ("recipe", "mine.toml", "--budget", total, "--domain", domain)
+    plan = f"{list(axes)[-1]}=*"
+    question = ("recipe", "mine.toml", "--budget", total, "--domain", domain, "--versus", plan)
     recipe = call(*question)
     answer = recipe["recipes"][0]
     assert answer["domain"] == domain and 0 < answer["joint"]["cost"] <= total * (1 + 1e-6)
     assert all(math.isfinite(row["median"]) and row["q05"] <= row["median"] <= row["q95"] for row in answer["axes"])
+    assert 1 <= answer["versus"][0]["efficiency"]["q05"] <= answer["versus"][0]["efficiency"]["q95"]
     assert call(*question) == recipe
     cheap = _planner("recipe", "mine.toml", "--budget", "1e-9", "--json", cwd=tmp_path)
     assert cheap.returncode == 3 and json.loads(cheap.stdout)["error"]["kind"] == "NothingAffordable"

@@ -11,7 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMERICAL = ("encoding", "laws", "model", "inference", "design", "recipe")
-ENTRY_POINTS = ("planner/cli.py", "backends/worker.py", "benchmarks/run.py", "tests/conftest.py")
+ENTRY_POINTS = (
+    "planner/cli.py",
+    "planner/commands/shared.py",
+    "backends/worker.py",
+    "benchmarks/run.py",
+    "tests/conftest.py",
+)
 HEAVY = ("jax", "jaxlib", "numpyro", "optax", "pandas", "pyarrow", "scipy", "matplotlib")
 
 

@@ -60,7 +60,7 @@ def target_points(spec: StudySpec, posterior: StudyPosterior, aims: DesignTable)
         chosen = spec.domain_names if target.domain is None else [target.domain]
         for name in chosen:
             if target.kind == "recipe":
-                blocks += [_allocations(spec, posterior, name, budget) for budget in target.budgets]
+                blocks += [allocations(spec, posterior, name, budget) for budget in target.budgets]
             elif target.kind == "exponent" and target.axis is not None:
                 blocks.append(_ends_of_axis(spec, name, target.axis))
             elif target.kind == "source" and target.axis is not None:
@@ -91,7 +91,7 @@ def _stack(posterior: StudyPosterior, blocks: list[TargetPoints]) -> TargetPoint
     return TargetPoints(domain, x, rows, np.concatenate(units))
 
 
-def _allocations(spec: StudySpec, posterior: StudyPosterior, name: str, budget: float) -> TargetPoints:
+def allocations(spec: StudySpec, posterior: StudyPosterior, name: str, budget: float) -> TargetPoints:
     """Allocations that some draw holds to be the best for the budget, and the contrasts between them."""
     index = spec.domain_index(name)
     cost = Posynomial(*spec.posynomial(name))

@@ -77,7 +77,8 @@ def families() -> dict[str, LawFamily]:
 def _write(family: LawFamily, axes: tuple[LawAxis, ...]) -> Law:
     real = sources.real_axes(axes)
     mean, parameters = family.build(real)
-    law = Law(name=family.name, axes=real, mean=mean, parameters=parameters, reason=family.suits(real) or "")
+    reason = family.suits(real) or ""
+    law = Law(name=family.name, axes=real, mean=mean, parameters=parameters, reason=reason, unimodal=family.unimodal)
     return law if len(real) == len(axes) else sources.with_sources(law, axes)
 
 

@@ -71,6 +71,7 @@ class Law:
     mean: Callable[[jax.Array, jax.Array, Context], jax.Array]
     parameters: Callable[[Context], Sequence[Parameter]]
     reason: str = ""
+    unimodal: bool = False  # see `LawFamily`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,7 @@ class LawFamily:
         ],
     ]
     monotone: bool = False  # never rises with an axis that has no interior optimum
+    unimodal: bool = False  # its level sets are convex in the logs: under a posynomial cost there is one minimum
     of_scores: bool = False  # describes scores between chance and a ceiling, not losses
     automatic: bool = True  # False: used only where a study names it, never by `use = "auto"`
 

@@ -130,6 +130,7 @@ SIGMOID = LawFamily(
     suits=_suits_sigmoid,
     build=_build_sigmoid,
     monotone=True,
+    unimodal=True,
 )
 RECTIFIED = LawFamily(
     name="rectified",

@@ -105,6 +105,7 @@ SUM_OF_POWERS = LawFamily(
     suits=_suits_positive_axes,
     build=_build_sum,
     monotone=True,
+    unimodal=True,
 )
 PRODUCT_OF_POWERS = LawFamily(
     name="product_of_powers",
@@ -113,6 +114,7 @@ PRODUCT_OF_POWERS = LawFamily(
     suits=_suits_several_axes,
     build=_build_product,
     monotone=True,
+    unimodal=True,
 )
 POWER_OF_SUM = LawFamily(
     name="power_of_sum",
@@ -121,4 +123,5 @@ POWER_OF_SUM = LawFamily(
     suits=_suits_several_axes,
     build=_build_power_of_sum,
     monotone=True,
+    unimodal=True,
 )

@@ -32,6 +32,7 @@ class RecipePart(NamedTuple):
     mean: Mean
     thetas: Any  # (S, p), or a pytree of arrays with a leading axis S
     shared: tuple[Any, ...] = ()
+    unimodal: bool = False  # one start finds the only minimum, see `planner.laws.base.LawFamily`
 
     @property
     def num_draws(self) -> int:

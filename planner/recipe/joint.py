@@ -45,6 +45,19 @@ class _Average(NamedTuple):
         return Curve(*(sum(leaf) / self.counted.sum() for leaf in zip(*totals, strict=True)))
 
 
+def average_allocation(
+    laws: list[RecipePart], cost: Posynomial, log_budget: float, box: Box, starts: np.ndarray
+) -> np.ndarray | None:
+    """The point (A,) of the lowest average response that the budget buys, from the best of `starts` (M, A); or None."""
+    starts = np.clip(starts, box.low, box.high)
+    values = np.concatenate([curves.responses(law, starts) for law in laws])
+    counted = np.isfinite(values).all(axis=1)
+    if not counted.any():
+        return None
+    average = _Average(laws, counted, cost, log_budget)
+    return average.minimise(box, starts[np.argmin(values[counted].mean(axis=0))]).log_x[0]
+
+
 def joint_recipe(
     laws: list[RecipePart],
     cost: Posynomial,

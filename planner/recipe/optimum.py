@@ -22,7 +22,7 @@ from planner.recipe.problem import Box, Posynomial, cheapest_point
 
 Curves = Callable[[np.ndarray, np.ndarray], Curve]  # draws (n,), points (A, n)
 
-MAX_STEPS = 60
+MAX_STEPS = 40
 FIRST_RADIUS = 0.3  # largest first move, in units of the box
 BUDGET_TOLERANCE = 1e-9  # of log cost
 # A Newton step errs by about the square of its length: nothing is left to gain below this, in units of the box.

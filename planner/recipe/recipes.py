@@ -138,7 +138,7 @@ def _recipe(
         if before is None or not before.affordable
         else _at_budget(before.log_x, before.slope, budget / before.budget)
     )
-    found = _solve(laws, cost, log_budget, box, num_starts, guess)
+    found = search.solve_laws(laws, cost, log_budget, box, num_starts, guess)
     start = _earlier_recipe(laws, cost, log_budget, box, found) if current is None else current
     rounded = None
     if allowed is not None and round_draws:
@@ -177,25 +177,6 @@ def _at_budget(log_x: np.ndarray, slope: np.ndarray, ratio: float) -> np.ndarray
     return log_x + np.nan_to_num(slope) * np.log(ratio)
 
 
-def _solve(
-    laws: list[RecipePart],
-    cost: Posynomial,
-    log_budget: float,
-    box: Box,
-    num_starts: int,
-    guess: np.ndarray | None = None,
-    stride: int = 1,
-) -> Optimum:
-    """The optima of every `stride`-th draw of each law, near `guess` (S, A) if given; law after law."""
-    ends = np.cumsum([law.num_draws for law in laws])[:-1]
-    guesses = [None] * len(laws) if guess is None else np.split(guess, ends)
-    found = []
-    for law, own in zip(laws, guesses, strict=True):
-        near = None if own is None else own[::stride]
-        found.append(search.solve_part(law.rows(slice(None, None, stride)), cost, log_budget, box, num_starts, near))
-    return Optimum(*(np.concatenate(leaf) for leaf in zip(*found, strict=True)))
-
-
 def _earlier_recipe(
     laws: list[RecipePart], cost: Posynomial, log_budget: float, box: Box, found: Optimum
 ) -> np.ndarray:
@@ -207,7 +188,10 @@ def _earlier_recipe(
     stride = max(1, len(found.log_x) // MEDIAN_DRAWS)
     expected = _at_budget(found.log_x, found.slope, EARLIER_BUDGET)
     # Only their median is needed: one start and the guess will do.
-    earlier = _solve(laws, cost, log_budget, box, 1, expected, stride)
+    every = slice(None, None, stride)
+    ends = np.cumsum([law.num_draws for law in laws])[:-1]
+    near = np.concatenate([own[every] for own in np.split(expected, ends)])
+    earlier = search.solve_laws(laws, cost, log_budget, box, 1, near, every)
     if not earlier.converged.any():
         return cheapest
     median = np.median(earlier.log_x[earlier.converged], axis=0)
@@ -221,14 +205,21 @@ def _next_axis(laws: list[RecipePart], cost: Posynomial, log_budget: float, box:
     """
     if cost.log_cost(start) >= log_budget:
         return np.full(len(box.low), np.nan)
-    along = np.diag(np.maximum(box.high - start, 0.0))
-    points = start + largest_step(cost, log_budget, start, along)[:, None] * along
-    values = np.concatenate([curves.responses(law, np.concatenate([start[None], points])) for law in laws])
+    values = scaled_alone(laws, cost, log_budget, box, start)
     values = values[np.isfinite(values).all(axis=1)]
     if len(values) == 0:
         return np.full(len(box.low), np.nan)
     best = np.argmin(values, axis=1)
     return np.bincount(best, minlength=len(box.low) + 1)[1:] / len(best)
+
+
+def scaled_alone(
+    laws: Sequence[RecipePart], cost: Posynomial, log_budget: float, box: Box, start: np.ndarray
+) -> np.ndarray:
+    """Responses of every draw at `start` (A,) and where one axis alone is raised to the whole budget, (S, 1 + A)."""
+    along = np.diag(np.maximum(box.high - start, 0.0))
+    points = start + largest_step(cost, log_budget, start, along)[:, None] * along
+    return np.concatenate([curves.responses(law, np.concatenate([start[None], points])) for law in laws])
 
 
 def _nothing(cost: Posynomial, budget: float, box: Box) -> RecipePosterior:

@@ -1,6 +1,7 @@
 """The optima of many draws from several starts, of which the best is kept."""
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +14,35 @@ from planner.recipe.problem import Box, Posynomial, start_points
 RETRY_STARTS = 8
 
 
+def solve_laws(
+    laws: Sequence[RecipePart],
+    cost: Posynomial,
+    log_budget: float | np.ndarray,
+    box: Box,
+    num_starts: int,
+    guess: np.ndarray | None = None,
+    rows: np.ndarray | slice = slice(None),
+    *,
+    retry: int = RETRY_STARTS,
+) -> Optimum:
+    """`solve_part` for the draws `rows` of several laws, law after law; S counts the draws of all laws.
+
+    `rows` is a mask (S,) or a slice taken of each law's draws.  `log_budget` and `guess` are those of the draws solved.
+    """
+    parts, begin, first = [], 0, 0
+    for law in laws:
+        own = rows if isinstance(rows, slice) else np.flatnonzero(rows[begin : begin + law.num_draws])
+        begin += law.num_draws
+        some = law.rows(own)
+        mine = slice(first, first + some.num_draws)
+        first += some.num_draws
+        if some.num_draws:
+            budgets = log_budget if np.ndim(log_budget) == 0 else np.asarray(log_budget)[mine]
+            near = None if guess is None else guess[mine]
+            parts.append(solve_part(some, cost, budgets, box, num_starts, near, retry=retry))
+    return Optimum(*(np.concatenate(leaf) for leaf in zip(*parts, strict=True)))
+
+
 def solve_part(
     part: RecipePart,
     cost: Posynomial,
@@ -20,20 +50,23 @@ def solve_part(
     box: Box,
     num_starts: int,
     guess: np.ndarray | None = None,
+    *,
+    retry: int = RETRY_STARTS,
 ) -> Optimum:
     """The optimum of every draw of one law, the best over `num_starts` starts.
 
     `log_budget` is one for all draws or one for each, (S,).  `guess` (S, A) is one more start, and the only one where
-    one is asked for.  Draws without a certified optimum get `RETRY_STARTS` further starts.  Call under 64-bit
-    arithmetic.
+    one is asked for.  Draws without a certified optimum get `retry` further starts.  Call under
+    64-bit arithmetic.
     """
     problem, middle = LogProblem.of(cost, box), float(np.median(log_budget))
+    num_starts = 1 if part.unimodal else num_starts
     groups = start_points(cost, middle, box, num_starts)
     found = _from_groups(part, problem, log_budget, groups, guess)
     failed = np.flatnonzero(~found.converged)
-    if len(failed) == 0 or num_starts >= RETRY_STARTS:
+    if len(failed) == 0 or num_starts >= retry:
         return found
-    groups = start_points(cost, middle, box, RETRY_STARTS)
+    groups = start_points(cost, middle, box, retry)
     own = log_budget if np.ndim(log_budget) == 0 else np.asarray(log_budget)[failed]
     again = _from_groups(part.rows(failed), problem, own, groups, None)
     again = _better(Optimum(*(leaf[failed] for leaf in found)), again)

@@ -335,8 +335,35 @@ def _recipe(answer: Mapping[str, Any], response: str) -> list[str]:
         *columns(header, rows),
         f"expected {response} {number(at_joint['median'])}, 90 % {interval(at_joint['q05'], at_joint['q95'])},"
         f" at a cost of {number(joint['cost'])} {answer['unit']}",
+        *_versus(answer["versus"], response),
         *(f"note: {note}" for note in answer["notes"]),
     ]
+
+
+def _versus(rows: Sequence[Mapping[str, Any]], response: str) -> list[str]:
+    if not rows:
+        return []
+    cells = [
+        (
+            row["plan"],
+            axes(row["axes"]),
+            number(row["cost"]),
+            number(row["response"]["median"]),
+            number(row["efficiency"]["median"], 3),
+            interval(row["efficiency"]["q25"], row["efficiency"]["q75"]),
+            interval(row["efficiency"]["q05"], row["efficiency"]["q95"]),
+        )
+        for row in rows
+    ]
+    header = ("versus", "axes", "cost", response, "budget saved: times", "50 %", "90 %")
+    return ["", *columns(header, cells)]
+
+
+def answers(document: Mapping[str, Any]) -> list[str]:
+    """The answers to a question of `planner.questions`."""
+    from planner.report import asked  # which builds on this module
+
+    return asked.render(document)
 
 
 def audit(document: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Questions to a posterior: efficiency, need, value, comparison, sensitivity.  `docs/recipes.md` defines them."""
