@@ -152,6 +152,9 @@ def _joint(spec: StudySpec, found: RecipePosterior) -> tuple[np.ndarray, dict[st
     point = found.box.raw(log_x)
     # exp(log(10)) is not 10 to the last digit; a run takes whole numbers.
     point = np.array([round(v) if axis.integer else v for v, axis in zip(point, spec.axes, strict=True)], dtype=float)
+    # The low end of a source stands for nothing of it.
+    nothing = np.array([axis.source_of is not None for axis in spec.axes]) & (point <= spec.low * (1.0 + 1e-6))
+    point = np.where(nothing, 0.0, point)
     cost = float(np.exp(found.cost.log_cost(log_x)))
     shares = dict(zip(spec.axis_names, found.joint.share.tolist(), strict=True))
     return point, {"axes": dict(zip(spec.axis_names, point.tolist(), strict=True)), "cost": cost, "spend_share": shares}

@@ -97,7 +97,7 @@ def _from_file(spec: StudySpec, path: Path, name: str) -> list[Plan]:
 
 
 def _plan(spec: StudySpec, given: Mapping[str, Any], name: str) -> Plan:
-    values = {axis.name: axis.low for axis in spec.axes}
+    values = dict(zip(spec.axis_names, spec.low.tolist(), strict=True))  # of a source: nothing
     scaled = []
     for axis, value in given.items():
         if axis not in values:
@@ -113,7 +113,9 @@ def _plan(spec: StudySpec, given: Mapping[str, Any], name: str) -> Plan:
                 raise InputError(
                     f"plan {name!r}: {axis}={value} is neither a value, nor * (scaled from its low), nor VALUE*"
                 ) from None
-        if not np.isfinite(values[axis]) or (values[axis] <= 0 and spec.axes[spec.axis_names.index(axis)].is_log):
+        declared = spec.axes[spec.axis_names.index(axis)]
+        can_be = values[axis] > 0 or not declared.is_log or (values[axis] == 0 and declared.source_of is not None)
+        if not (np.isfinite(values[axis]) and can_be):
             raise InputError(f"plan {name!r}: {axis}={values[axis]:g} is no point of a logarithmic axis")
     return Plan(name=name, values=values, scaled=tuple(scaled))
 

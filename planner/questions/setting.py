@@ -110,9 +110,10 @@ class Setting:
         return point
 
     def log_x(self, x: np.ndarray) -> np.ndarray:
-        """Coordinates of raw axis values (..., A)."""
+        """Coordinates of raw axis values (..., A); nothing of a source has a place among the logarithms."""
         is_log = np.array([axis.is_log for axis in self.spec.axes])
-        return np.where(is_log, np.log(np.where(is_log, x, 1.0)), x)
+        least = np.where([axis.source_of is not None for axis in self.spec.axes], self.spec.low, 0.0)
+        return np.where(is_log, np.log(np.where(is_log, np.maximum(x, least), 1.0)), x)
 
     def responses(self, x: np.ndarray) -> np.ndarray:
         """Responses of every draw, law after law, at raw points (M, A), on the scale of the laws; (S, M)."""
