@@ -66,12 +66,11 @@ def _earlier(setting: Setting, budget: float, good: np.ndarray) -> np.ndarray:
 
 
 def _axes(setting: Setting, budget: float, begin: np.ndarray) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    import jax
-
     from planner.recipe import recipes
+    from planner.recipe.curves import double_precision
 
     box, _ = setting.box(budget)
-    with jax.enable_x64(True):
+    with double_precision():
         values = recipes.scaled_alone(setting.laws, setting.cost, float(np.log(budget)), box, begin)
     values = values[np.isfinite(values).all(axis=1)]
     gain = values[:, :1] - values[:, 1:]

@@ -28,9 +28,8 @@ def efficiency(setting: Setting, x: np.ndarray) -> Efficiency:
     For each draw: the cost of `x` over the smallest budget whose best allocation gives the response of `x`.  At least 1
     where `x` lies within the ranges that the recipe searches.
     """
-    import jax
-
     from planner.recipe import dual, search
+    from planner.recipe.curves import double_precision
     from planner.recipe.problem import Box
 
     log_x = setting.log_x(x)
@@ -39,7 +38,7 @@ def efficiency(setting: Setting, x: np.ndarray) -> Efficiency:
     box = Box(low=np.minimum(box.low, log_x), high=np.maximum(box.high, log_x), is_log=box.is_log)
     response = setting.responses(x[None])[:, 0]
     guess = np.broadcast_to(log_x, (len(response), len(log_x)))
-    with jax.enable_x64(True):
+    with double_precision():
         best = search.solve_laws(setting.laws, setting.cost, log_cost, box, NUM_STARTS, guess)
         found = dual.needed_budget(setting.laws, setting.cost, box, response, log_cost, best, log_cost)
     # The allocation itself is affordable: where no better one was found, nothing is wasted.

@@ -26,10 +26,10 @@ def need_answer(setting: Setting, response: float, probability: float) -> Answer
 
     Raises `InputError` for a response or probability that cannot be, `UnreliableFit` where optima were not found.
     """
-    import jax
     import pandas as pd
 
     from planner.recipe import dual
+    from planner.recipe.curves import double_precision
 
     if not 0.0 < probability < 1.0:
         raise InputError(f"the probability is {probability!r}: it must lie between 0 and 1")
@@ -42,7 +42,7 @@ def need_answer(setting: Setting, response: float, probability: float) -> Answer
     box, _ = setting.box(limit)
     start = setting.solve(total, box)
     target = np.full(len(start.response), wanted)
-    with jax.enable_x64(True):
+    with double_precision():
         needed = dual.needed_budget(
             setting.laws, setting.cost, box, target, float(np.log(limit)), start, float(np.log(total))
         )

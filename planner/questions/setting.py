@@ -78,9 +78,8 @@ class Setting:
 
         Raises `NothingAffordable` where the budget does not buy the cheapest point of the box.
         """
-        import jax
-
         from planner.recipe import search
+        from planner.recipe.curves import double_precision
         from planner.recipe.problem import cheapest_point
 
         cost = self.cost if cost is None else cost
@@ -90,18 +89,17 @@ class Setting:
                 f"a budget of {budget:g} buys nothing: the cheapest allocation costs {np.exp(least):g}"
             )
         starts = (NUM_STARTS, NUM_STARTS) if guess is None else (1, 2)
-        with jax.enable_x64(True):
+        with double_precision():
             return search.solve_laws(self.laws, cost, log_budget, box, starts[0], guess, retry=starts[1])
 
     def allocation(self, budget: float, box: Box, found: np.ndarray, *, cost: Posynomial | None = None) -> np.ndarray:
         """The one allocation to follow, (A,) coordinates: lowest response on average; from optima `found` (S, A)."""
-        import jax
-
         from planner.recipe import joint
+        from planner.recipe.curves import double_precision
 
         some = found[np.unique(np.linspace(0, len(found) - 1, joint.NUM_CANDIDATES).astype(int))]
         starts = np.concatenate([np.median(found, axis=0)[None], some])
-        with jax.enable_x64(True):
+        with double_precision():
             point = joint.average_allocation(
                 self.laws, self.cost if cost is None else cost, float(np.log(budget)), box, starts
             )
@@ -117,11 +115,10 @@ class Setting:
 
     def responses(self, x: np.ndarray) -> np.ndarray:
         """Responses of every draw, law after law, at raw points (M, A), on the scale of the laws; (S, M)."""
-        import jax
-
         from planner.recipe import curves
+        from planner.recipe.curves import double_precision
 
-        with jax.enable_x64(True):
+        with double_precision():
             return np.concatenate([curves.responses(law, self.log_x(x)) for law in self.laws])
 
 

@@ -53,15 +53,14 @@ def value_answer(
 
 def _axes(setting: Setting, budget: float) -> tuple[list[dict[str, Any]], np.ndarray, np.ndarray]:
     """Rows for the axes at the recipe of the budget; the recipe (A,), raw; and multipliers of the log budget (S,)."""
-    import jax
-
     from planner.recipe import curves
+    from planner.recipe.curves import double_precision
     from planner.recipe.problem import largest_step
 
     box, _ = setting.box(budget * (1.0 + MORE))
     optima = setting.solve(budget, box)
     log_x = setting.allocation(budget, box, optima.log_x[optima.converged])
-    with jax.enable_x64(True):
+    with double_precision():
         gradient = np.concatenate(
             [
                 curves.curves(law, np.arange(law.num_draws), np.repeat(log_x[:, None], law.num_draws, axis=1)).gradient

@@ -6,6 +6,7 @@ The search for the optimum runs on the host over arrays of draws, so that a new 
 import collections
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,11 @@ class Curve(NamedTuple):
     value: np.ndarray  # (n,)
     gradient: np.ndarray  # (A, n)
     hessian: np.ndarray  # (A, A, n)
+
+
+def double_precision() -> AbstractContextManager[Any]:
+    """Under which the search is called: a scope, so that the caller's own JAX programs keep their precision."""
+    return jax.enable_x64(True)
 
 
 def curves(part: RecipePart, rows: np.ndarray, log_x: np.ndarray) -> Curve:
