@@ -20,7 +20,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 # change its backend by one word.
 FOREIGN = frozenset(
     {"trainer", "command", "gpus", "threads_per_slot", "grace_seconds", "env"}
-    | {"deadline_seconds", "max_overrun", "predicted_cost"}
+    | {"deadline_seconds", "max_overrun", "predicted_cost", "memory_gb"}
 )
 
 

@@ -26,6 +26,7 @@ from planner.records import RunState
 # Options that say where a run happens, not what is run.
 PLACE_OPTIONS = frozenset(
     {"slots", "gpus", "threads_per_slot", "grace_seconds", "deadline_seconds", "max_overrun", "predicted_cost"}
+    | {"memory_gb"}
 )
 # A worker on another machine is believed dead after so long without a sign of life (it gives one every 10 s).
 SILENCE_SECONDS = 180.0
@@ -140,7 +141,10 @@ def clear_for_attempt(folder: JobFolder, last: int) -> None:
 def report(
     folder: JobFolder, handle: str, state: RunState, *, message: str = "", result: Result | None = None
 ) -> Report:
-    """What the folder holds besides the state.  The cost is the result's, else the last in the metrics."""
+    """What the folder holds besides the state.  The cost is the result's, else the last in the metrics.
+
+    The end of the log comes with the end of the run: while it goes on, it is asked for far too often.
+    """
     job, metric = read_json(folder.job) or {}, last_metric(folder.metrics)
     cost = result.cost if result is not None else None
     return Report(
@@ -155,7 +159,7 @@ def report(
         message=message,
         progress=metric,
         points=metrics.curve(folder.metrics, whole=state not in (RunState.SUBMITTED, RunState.RUNNING)),
-        log_tail=tail(folder.log),
+        log_tail="" if state in (RunState.SUBMITTED, RunState.RUNNING) else tail(folder.log),
     )
 
 
@@ -165,11 +169,14 @@ def result_report(folder: JobFolder, handle: str, result: Result) -> Report:
     return report(folder, handle, RunState.DIVERGED, result=result, message="no finite response")
 
 
-def exit_report(folder: JobFolder, handle: str, code: int, reason: str | None) -> Report:
-    """The report of an attempt that ended without a result."""
+def exit_report(folder: JobFolder, handle: str, record: Mapping[str, Any]) -> Report:
+    """The report of an attempt that ended without a result, by its record: code, reason, what it held of memory."""
+    code, reason, memory = int(record["code"]), record.get("reason"), record.get("memory")
     state, meaning = _ENDS.get(code, (RunState.FAILED, f"failed with exit code {code}"))
     if reason in _REASONS and code == TIME_LIMIT:
         meaning = _REASONS[reason]
+    elif reason == "memory":
+        meaning = f"out of memory: {memory or 'its processes held more than memory_gb'}"
     elif reason not in (None, "terminated", "finished"):
         meaning = f"{meaning}: {reason}"
     last = "" if state is RunState.PREEMPTED else _last_line(folder)

@@ -163,6 +163,12 @@ def last_metric(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def last_lines(folder: Path, num: int = 3) -> list[str]:
+    """The last lines that are not empty in the log of a job folder, each cut to 200 characters."""
+    lines = [line.rstrip() for line in tail(JobFolder(folder).log, 4000).splitlines() if line.strip()]
+    return [line[:200] for line in lines[-num:]]
+
+
 def parse_job(folder: Path) -> TrainerJob:
     """The job in `folder`.  Raises `BadJob` naming what is missing."""
     data = read_json(JobFolder(folder).job)

@@ -5,8 +5,9 @@ last one was killed.  Workers are detached; closing the planner leaves them runn
 
 Options: `slots` (number of runs at once; default: one per GPU, else the number of CPU cores) or `gpus` (a list of
 CUDA device numbers, GPU or MIG identifiers: one slot each); `threads_per_slot` (CPU threads of a run; default: the
-cores shared out, 0: no limit); `grace_seconds` between SIGTERM and SIGKILL; `env` (environment variables for the
-trainer); `trainer` or `command` (see `backends.worker`).  All other options are the trainer's.
+cores shared out, 0: no limit); `memory_gb` (what the processes of a run may hold together, else it is killed and ends
+as out of memory); `grace_seconds` between SIGTERM and SIGKILL; `env` (environment variables for the trainer); `trainer`
+or `command` (see `backends.worker`).  All other options are the trainer's.
 """
 
 import os
@@ -43,6 +44,8 @@ class _Entry:
 
 class Local(FolderBackend):
     """Backend "local"; see the module."""
+
+    survives = False
 
     def __init__(self, options: Mapping[str, Any], study_dir: Path) -> None:
         super().__init__(options, study_dir)
@@ -224,7 +227,7 @@ class Local(FolderBackend):
             message = "its processes are gone and left no record (killed together, or the machine was restarted)"
             entry.final = attempts.report(folder, handle, RunState.LOST, message=message)
         else:
-            entry.final = attempts.exit_report(folder, handle, int(code), ending.get("reason"))
+            entry.final = attempts.exit_report(folder, handle, {**ending, "code": code})
         return entry.final
 
     def _enforce_limits(self, entry: _Entry) -> None:

@@ -8,8 +8,8 @@
 `ended` holds the exit codes of workers that ended since the last answer.  Workers are in sessions of their own.
 When its standard input ends, because the planner closed it or died, the nursery waits for them and ends.
 
-What an interpreter or the loader reads at its start (PYTHONPATH, LD_LIBRARY_PATH) is that of the nursery; trainers,
-which are started anew, get all of their own environment.
+What an interpreter or the loader reads at its start (PYTHONPATH, LD_LIBRARY_PATH) is that of the nursery: there is one
+for every such environment.
 """
 
 import json
@@ -19,6 +19,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from backends import processes
 
 PATIENCE_SECONDS = 60.0
 
@@ -37,10 +39,15 @@ class Nursery:
 
     def start(self, folder: Path, log: Path, environment: Mapping[str, str]) -> int:
         """Starts a worker and returns its pid.  Raises `OSError`."""
-        if self._pid is None:
-            self.close()
-            self._open()
-        answer = self._ask({"folder": str(folder), "log": str(log), "environment": dict(environment)})
+        request = {"folder": str(folder), "log": str(log), "environment": dict(environment)}
+        # A worker that was started by a nursery which died before it said so keeps the folder to itself.
+        for _ in range(2):
+            if self._pid is None:
+                self.close()
+                self._open()
+            answer = self._ask(request)
+            if answer:
+                break
         if "pid" not in answer:
             raise OSError(answer.get("error", "the process that starts workers has ended"))
         return int(answer["pid"])
@@ -74,7 +81,7 @@ class Nursery:
             self._pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-P", "-m", "backends.nursery"],
-                self._environment,
+                self._environment | {processes.TOKEN: "0" * 32},  # room for those of the trainers
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs_in, 0), (os.POSIX_SPAWN_DUP2, theirs_out, 1)],
                 setsid=True,
             )
@@ -170,6 +177,7 @@ def main() -> int:
 
     from backends import worker
 
+    processes.make_room()
     folder = serve()
     return 0 if folder is None else worker.supervise(folder)
 

@@ -60,6 +60,35 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # 36: PR_SET_CHILD_SUBREAPER
 
 
+_room: int | None = None  # address of the token in this process's first environment
+
+
+def make_room() -> None:
+    """Finds the token among the variables that this process was started with, for `brand` in its forks."""
+    global _room
+    if sys.platform == "linux":
+        import ctypes
+
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_void_p
+        _room = getenv(TOKEN.encode())
+
+
+def can_brand() -> bool:
+    return _room is not None
+
+
+def brand(token: str) -> None:
+    """Puts the token where others see it, in the environment that this process was started with.
+
+    What a fork sets in `os.environ` is seen by nobody but what it starts.  The token must be as long as the old one.
+    """
+    import ctypes
+
+    assert _room is not None and len(ctypes.string_at(_room)) == len(token)
+    ctypes.memmove(_room, token.encode(), len(token))
+
+
 def family(token: str | None, roots: Iterable[tuple[Any, Any]]) -> list[Any]:
     """The live processes (`psutil.Process`) of a run, without the caller.
 

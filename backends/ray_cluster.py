@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from backends import slots
-from backends.folders import EngineBackend, Sight
+from backends.engines import EngineBackend, Sight
 from backends.jobfile import JobFolder
 from planner.execution import BackendError
 

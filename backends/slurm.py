@@ -7,6 +7,9 @@ with room for the end); `sbatch` (a list of further arguments, for example ["--g
 `notice_seconds` between Slurm's SIGTERM and its SIGKILL (default 60); `latency_seconds` (files may be so late);
 `timeout_seconds` of one Slurm command; `tries` to submit; `grace_seconds`, `env`, `trainer` or `command` as in `local`.
 
+Runs that are bought together and ask for the same are one array, with one sbatch for all; each is requeued, cancelled
+and found again by itself.  Runs that are cancelled together are told so by one scancel.
+
 A job whose node dies is started again by Slurm, as the same attempt, which finds its checkpoints.  A run that is told
 to stop in good time (preemption, requeue, time limit) records that, and goes on as a new attempt in a new job; the old
 one is taken from the queue.  A job that somebody ends with scancel is cancelled and not tried again.
@@ -24,12 +27,13 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from backends import slots
-from backends.folders import EngineBackend, Sight
+from backends.engines import EngineBackend, Sight, Start
 from backends.jobfile import JobFolder
 from backends.jsonfile import as_cost
 from planner.execution import BackendError
@@ -53,6 +57,10 @@ _ENDS: Mapping[str, RunState | None] = {
     "CANCELLED": RunState.CANCELLED,
 }
 
+_MAX_ARRAY = 1000
+_BACKOFF, _MAX_BACKOFF = 2.0, 300.0  # seconds after a refused scancel: before the second try, and at most
+_PATIENCE = 60.0  # seconds for a job that was told to end
+
 
 class Slurm(EngineBackend):
     """Backend "slurm"; see the module."""
@@ -65,6 +73,8 @@ class Slurm(EngineBackend):
         self.tries = slots.whole(self.options, "tries", 4)
         self.timeout = slots.number(self.options, "timeout_seconds", 60.0)
         self.notice = slots.number(self.options, "notice_seconds", 60.0)
+        self._told_until: dict[str, float] = {}  # job -> when it is told to end once more
+        self._refusals, self._refused_until = 0, -math.inf  # of scancel
         if "time_minutes" in self.options and 60 * slots.whole(self.options, "time_minutes", 1) <= self.notice:
             raise BackendError(
                 f"backend.time_minutes is {self.options['time_minutes']}, no longer than notice_seconds ="
@@ -76,16 +86,44 @@ class Slurm(EngineBackend):
                 raise BackendError(f"backend.{name} is {value!r}; it must be a list of texts")
 
     def find(self, name: str) -> str | None:
-        code, out, error = self._call(["squeue", "--me", "--noheader", "--format=%i|%j", f"--name={name}"])
+        code, out, error = self._call(["squeue", "--me", "--noheader", "--format=%F|%j", f"--name={name}"])
         if code != 0:
             raise BackendError(f"squeue does not answer, so that a job may exist already: {error}")
         ids = [line.partition("|")[0].strip() for line in out.splitlines() if line.strip().endswith(f"|{name}")]
         return ids[-1] if ids else None
 
     def launch(self, folder: JobFolder, name: str, content: Mapping[str, Any]) -> str:
+        log = str(folder.log).replace("%", "%%")  # "%j" would be the job's number
+        lines = [*self._head(content["options"]), f"folder={shlex.quote(str(folder.path))}"]
+        return self._sbatch(folder, name, content, [f"--output={log}"], lines)
+
+    def groups(self, starts: Sequence[Start]) -> list[list[Start]]:
+        """An array for all that asks for the same; Slurm takes a thousand tasks in one by default."""
+        alike: dict[tuple[str, ...], list[Start]] = {}
+        for each in starts:
+            wanted = (*self._arguments("", each.content), "", *self._head(each.content["options"]))
+            alike.setdefault(wanted, []).append(each)
+        return [
+            group[first : first + _MAX_ARRAY] for group in alike.values() for first in range(0, len(group), _MAX_ARRAY)
+        ]
+
+    def launch_together(self, name: str, starts: Sequence[Start]) -> str:
+        folders = [each.folder.path for each in starts]
+        cases = [f"{index}) folder={shlex.quote(str(folder))};;" for index, folder in enumerate(folders)]
+        lines = ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
+        lines += [f'exec >>"$folder/{starts[0].folder.log.name}" 2>&1', *self._head(starts[0].content["options"])]
+        arguments = [f"--array=0-{len(starts) - 1}", "--output=/dev/null"]
+        return self._sbatch(starts[0].folder, name, starts[0].content, arguments, lines)
+
+    def _sbatch(
+        self, folder: JobFolder, name: str, content: Mapping[str, Any], arguments: Sequence[str], lines: Sequence[str]
+    ) -> str:
+        """The id of a new job whose script sets `folder` in `lines`, and is the worker on it: that gets the signals."""
+        python = shlex.quote(str(self.options.get("python") or sys.executable))
         script = folder.path / "batch.sh"
-        script.write_text(self._script(folder, content["options"]), encoding="utf-8")
-        command = ["sbatch", "--parsable", "--requeue", *self._arguments(folder, name, content), str(script)]
+        worker = f'exec {python} -P -m backends.worker "$folder"'
+        script.write_text("\n".join(["#!/bin/sh", *lines, worker, ""]), encoding="utf-8")
+        command = ["sbatch", "--parsable", "--requeue", *self._arguments(name, content), *arguments, str(script)]
         code, out, error = self._call(command)
         match = re.match(r"(\d+)", out.strip())
         if code != 0 or not match:
@@ -93,7 +131,7 @@ class Slurm(EngineBackend):
         return match[1]
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Sight]:
-        code, out, error = self._call(["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r"])
+        code, out, error = self._call(["squeue", "--me", "--noheader", "--states=all", "--array", "--format=%i|%T|%r"])
         if code != 0:
             return dict.fromkeys(ids, Sight("unknown", f"squeue does not answer: {error}"))
         rows = [line.strip().split("|", 2) for line in out.splitlines() if line.count("|") >= 2]
@@ -102,7 +140,16 @@ class Slurm(EngineBackend):
         return sights | (self._account(missing) if missing else {})
 
     def kill(self, ids: Sequence[str]) -> None:
-        self._call(["scancel", *ids])
+        """One request for all; a controller that refuses it is left alone for longer and longer."""
+        now = time.monotonic()
+        due = [each for each in ids if now >= self._told_until.get(each, -math.inf)]
+        if not due or now < self._refused_until:
+            return
+        code, _, _ = self._call(["scancel", *due])
+        self._refusals = self._refusals + 1 if code != 0 else 0
+        self._refused_until = now + min(_MAX_BACKOFF, _BACKOFF * 2**self._refusals) if code != 0 else -math.inf
+        if code == 0:
+            self._told_until |= dict.fromkeys(due, now + _PATIENCE)
 
     def _account(self, ids: Sequence[str]) -> dict[str, Sight]:
         """What the accounting knows of jobs that left the queue; where it is slow or missing they are merely gone."""
@@ -111,7 +158,8 @@ class Slurm(EngineBackend):
             "--noheader",
             "--parsable2",
             "--allocations",
-            "--format=JobIDRaw,State",
+            "--array",
+            "--format=JobID,State",
             f"--jobs={','.join(ids)}",
         ]
         code, out, _ = self._call(command)
@@ -137,10 +185,10 @@ class Slurm(EngineBackend):
             return 127, "", f"{command[0]}: {error.strerror or error}"
         return done.returncode, done.stdout, (done.stderr.strip().splitlines() or [""])[-1]
 
-    def _arguments(self, folder: JobFolder, name: str, content: Mapping[str, Any]) -> list[str]:
+    def _arguments(self, name: str, content: Mapping[str, Any]) -> list[str]:
+        """What a run asks for: jobs for which these are equal can be tasks of one."""
         notice = max(1, math.ceil(self.notice))
-        log = str(folder.log).replace("%", "%%")  # "%j" would be the job's number
-        arguments = [f"--job-name={name}", f"--output={log}", "--open-mode=append", f"--chdir={self.study_dir}"]
+        arguments = [f"--job-name={name}", "--open-mode=append", f"--chdir={self.study_dir}"]
         arguments += [f"--signal=B:TERM@{notice}"]
         arguments += [f"--{key}={self.options[key]}" for key in ("partition", "account", "qos") if key in self.options]
         minutes, deadline = self.options.get("time_minutes"), as_cost(content.get("deadline_seconds"))
@@ -151,15 +199,13 @@ class Slurm(EngineBackend):
             arguments.append(f"--time={minutes}")
         return arguments + list(self.options.get("sbatch", []))
 
-    def _script(self, folder: JobFolder, options: Mapping[str, Any]) -> str:
-        """Slurm signals the batch shell, which by `exec` is the worker."""
-        lines = ["#!/bin/sh", *self.options.get("prologue", [])]
+    def _head(self, options: Mapping[str, Any]) -> list[str]:
+        """What a script does before the worker."""
+        lines = list(self.options.get("prologue", []))
         lines += [f"export {name}={shlex.quote(str(value))}" for name, value in (options.get("env") or {}).items()]
         if (root := slots.checkout()) is not None:
             lines.append(f'export PYTHONPATH={shlex.quote(str(root))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
-        python = str(self.options.get("python") or sys.executable)
-        lines.append(f"exec {shlex.join([python, '-P', '-m', 'backends.worker', str(folder.path)])}")
-        return "\n".join(lines) + "\n"
+        return lines
 
 
 def _sight(state: str, reason: str) -> Sight:

@@ -36,7 +36,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backends import jobfile, jsonfile, processes
+from backends import jobfile, jsonfile, processes, train
+from backends.forked import Forked
+from backends.memory import MemoryWatch
 
 INTERVAL = 0.2  # seconds between looks at the cancel file, the clock and the metrics
 HEARTBEAT = 10.0  # seconds between signs of life in the job folder
@@ -88,6 +90,7 @@ class _Attempt:
         self.started_at = time.time()
         self.token = uuid.uuid4().hex
         self.signalled = False
+        self.excess = ""  # of memory
         self.result_since: float | None = None
 
     def run(self) -> int:
@@ -99,12 +102,13 @@ class _Attempt:
         try:
             if not self.folder.cancel.exists():
                 _require_checkpoint(self.job)
-                reason, returncode = self._run_trainer(command_of(self.job))
+                reason, returncode = self._run_trainer()
         except jobfile.BadJob as error:
             print(f"BadJob: {error}", flush=True)
             returncode = jobfile.BAD_JOB
         code = self._code(reason, returncode)
         ending = {"attempt": self.job.attempt, "code": code, "reason": reason, "returncode": returncode}
+        ending |= {"memory": self.excess} if self.excess else {}
         jsonfile.write_json(self.folder.exit, ending | {"started_at": self.started_at, "ended_at": time.time()})
         return code
 
@@ -126,22 +130,25 @@ class _Attempt:
         # After a fault of the machine it names nobody any more: not worth the wait for the disk.
         jsonfile.write_json(self.folder.process, note, durable=False)
 
-    def _run_trainer(self, command: Sequence[str]) -> tuple[str | None, int]:
+    def _run_trainer(self) -> tuple[str | None, int]:
         """Returns why the trainer was told to stop (None if it was not) and its return code."""
+        command, memory = command_of(self.job), MemoryWatch(self.job.options, self.token)
         self.folder.checkpoints.mkdir(exist_ok=True)
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.started_at))
         print(f"--- attempt {self.job.attempt}, {stamp} UTC, {socket.gethostname()}", flush=True)
-        with self._popen(command) as process:
+        with self._start(command) as process:
             try:
                 self._note_process(process.pid)
-                reason = self._watch(process)
+                reason = self._watch(process, memory)
             finally:
                 # Also after a good end: a data loader left behind would keep the accelerator's memory.
                 processes.end_children(self.token, timeout=5.0)
-        return reason, process.returncode
+        return reason, process.wait()
 
-    def _popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes] | Forked:
         environment, folder = self._environment(), self.job.working_folder
+        if self.job.options.get("trainer") is not None and processes.can_brand() and folder.is_dir():
+            return Forked(lambda: train.train(self.folder.path), environment=environment, folder=folder)
         try:
             return subprocess.Popen(
                 list(command), env=environment, cwd=folder, stdin=subprocess.DEVNULL, process_group=0
@@ -167,7 +174,7 @@ class _Attempt:
             extra["PLANNER_MAX_COST"] = repr(self.job.max_cost)
         return dict(os.environ) | extra
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
+    def _watch(self, process: subprocess.Popen[bytes] | Forked, memory: MemoryWatch) -> str | None:
         reason, told_at, beat_at = None, 0.0, time.monotonic()
         has_ended = _end_of(process)
         while not has_ended():
@@ -176,6 +183,10 @@ class _Attempt:
                 beat_at = now
                 with contextlib.suppress(OSError):  # a file system that is away for a moment must not end the run
                     os.utime(self.folder.process)
+            if (excess := memory.excess(now)) is not None:
+                # Without grace: it would take the memory of the other runs meanwhile.
+                processes.kill_family(self.token, [processes.myself()], timeout=0.0)
+                reason, self.excess = reason or "memory", excess
             if reason is None:
                 reason = self._stop_reason(now)
                 if reason is not None:
@@ -206,6 +217,8 @@ class _Attempt:
         code = returncode if returncode >= 0 else 128 - returncode
         if reason in ("deadline", "max_cost"):
             return jobfile.TIME_LIMIT
+        if reason == "memory":
+            return jobfile.OUT_OF_MEMORY
         if reason == "finished":
             return 0
         if reason is not None and code != jobfile.REQUEUE:
@@ -213,7 +226,7 @@ class _Attempt:
         return code
 
 
-def _end_of(process: subprocess.Popen[bytes]) -> Callable[[], bool]:
+def _end_of(process: subprocess.Popen[bytes] | Forked) -> Callable[[], bool]:
     """A function that waits for the end of the process, for `INTERVAL` at most, and says whether it came."""
     if not hasattr(os, "pidfd_open"):
         return lambda: _ended_within(process, INTERVAL)
@@ -223,7 +236,7 @@ def _end_of(process: subprocess.Popen[bytes]) -> Callable[[], bool]:
     return lambda: bool(select.select([descriptor], [], [], INTERVAL)[0]) and _ended_within(process, INTERVAL)
 
 
-def _ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def _ended_within(process: subprocess.Popen[bytes] | Forked, seconds: float) -> bool:
     try:
         process.wait(timeout=seconds)
         return True
@@ -231,7 +244,7 @@ def _ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
         return False
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+def _signal_group(process: subprocess.Popen[bytes] | Forked, number: int) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _MEMORY = 32  # durations of runs that are remembered
 _CHOICES = 8
+_SWITCH_SECONDS = 0.0005
+BATCH_SHARE = 2.0 / 3.0
 
 
 class Buyer:
@@ -31,6 +34,10 @@ class Buyer:
         self.num_ended = 0  # runs that had ended when the last purchase began
 
     def __enter__(self) -> Buyer:
+        if self._pool is not None:
+            # The loop gives up the interpreter at every file that it opens, and by default would wait 5 ms each time.
+            self._interval = sys.getswitchinterval()
+            sys.setswitchinterval(_SWITCH_SECONDS)
         return self
 
     def __exit__(
@@ -38,6 +45,7 @@ class Buyer:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+            sys.setswitchinterval(self._interval)
 
     @property
     def is_busy(self) -> bool:
@@ -101,9 +109,10 @@ class Pace:
         return statistics.median(self._runs) if self._runs else math.inf
 
     def ahead(self, slots: int, num_known: int) -> int:
-        """How many runs to hold ready beyond the slots: twice as many as end while the next are chosen.
+        """How many runs to hold ready beyond the slots: three times as many as end while the next are chosen.
 
-        Half of them start before a choice has been made and half after it.  None where runs take much longer than
+        A choice begins when two thirds of them have been started (`BATCH_SHARE`) and is made before the last has: so no
+        slot waits, and choosing takes half of the time at most.  None are held where runs take much longer than
         choices: what is bought later is bought with more knowledge.  At most half of what is known already, so that the
         first runs of a study are not bought blindly.
 
@@ -113,5 +122,5 @@ class Pace:
         if not self._choices:
             return 0
         # A choice that has to compile something first takes many times as long as the others: it is no guide.
-        ends = 2.0 * slots * sorted(self._choices)[len(self._choices) * 3 // 4] / self.run_seconds
+        ends = 3.0 * slots * sorted(self._choices)[len(self._choices) * 3 // 4] / self.run_seconds
         return min(math.ceil(ends) if ends >= 0.5 else 0, num_known // 2)

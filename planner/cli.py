@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import traceback
 from pathlib import Path
@@ -249,10 +250,19 @@ def import_(
 def status(file: StudyFile, as_json: Json = False) -> None:
     """Show where the study stands.
 
-    The budget, the runs by state, the best run so far and what is under way.
+    The budget, the runs by state, the best run so far, what is under way and the end of its logs.
     """
+    from backends import jobfile
+    from planner import summary
+
     with shared.open_study(file) as study:
-        shared.show(study.status(), "status", as_json, study.warnings)
+        document = study.status()
+        document["logs"] = [
+            {"run_id": run.run_id, "state": str(run.state), "lines": lines}
+            for run in summary.worth_reading(study.state)
+            if (lines := jobfile.last_lines(study.runs_folder / run.run_id))
+        ]
+        shared.show(document, "status", as_json, study.warnings)
 
 
 @app.command()
@@ -314,6 +324,8 @@ def _leave(study: Any, backend: Any, file: Path) -> None:
 
 def main() -> None:
     """The command `planner`: runs it and ends the process with its exit code."""
+    # A replay makes many objects that stay: to look for garbage among them would take a sixth of its time.
+    gc.set_threshold(50_000)
     arguments = sys.argv[1:]
     try:
         code = app(args=arguments, standalone_mode=False)

@@ -9,7 +9,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from planner.errors import StoreDamaged
@@ -18,6 +17,7 @@ from planner.records import Design, Event, RunRecord, RunState, StudyState
 MAX_TEXT = 20_000  # characters kept of one text: a log tail must not bloat the store
 MAX_DEPTH = 20
 DATA_STATES = (RunState.COMPLETED, RunState.DIVERGED)
+_DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 OPENING_KINDS = ("study_opened", "note")
 _RETRY_COUNTED = (
     RunState.FAILED,
@@ -72,8 +72,8 @@ def encode_body(body: Mapping[str, Any]) -> str:
 
 def decode_body(text: str) -> dict[str, Any]:
     """The body back, reading a bare NaN or Infinity as null.  Raises `ValueError` for anything but a JSON object."""
-    body = json.loads(text, parse_constant=lambda name: None)
-    if not isinstance(body, dict):
+    body, end = _DECODER.raw_decode(text)
+    if not isinstance(body, dict) or end != len(text):
         raise ValueError(f"need a JSON object, got {text[:80]!r}")
     return body
 
@@ -170,6 +170,13 @@ def replay(events: Iterable[Event], *, total: float = math.inf, start: StudyStat
     return replayer.snapshot(total)
 
 
+def _changed(run: RunRecord, **changes: Any) -> RunRecord:
+    """`dataclasses.replace` without its checks, which would take most of the time of a replay."""
+    changed = object.__new__(RunRecord)
+    changed.__dict__.update(run.__dict__, **changes)
+    return changed
+
+
 def _known(run: RunRecord | None) -> RunRecord:
     if run is None:
         raise KeyError("the run was never proposed or attached")
@@ -195,7 +202,7 @@ def _read_proposed(run: RunRecord | None, event: Event) -> RunRecord:
             updated_at=event.at,
         )
     ended = run.cost is not None
-    return replace(
+    return _changed(
         run,
         state=RunState.PROPOSED,
         predicted_cost=predicted_cost,
@@ -221,7 +228,7 @@ def _read_submitted(run: RunRecord | None, event: Event) -> RunRecord:
         attempt += state is RunState.PREEMPTED
         state = RunState.SUBMITTED
     told = event.body.get("attempt")
-    return replace(
+    return _changed(
         run,
         state=state,
         handle=str(event.body.get("handle") or ""),
@@ -231,7 +238,7 @@ def _read_submitted(run: RunRecord | None, event: Event) -> RunRecord:
 
 
 def _read_running(run: RunRecord | None, event: Event) -> RunRecord:
-    return replace(_known(run), state=RunState.RUNNING, updated_at=event.at)
+    return _changed(_known(run), state=RunState.RUNNING, updated_at=event.at)
 
 
 def _read_progress(run: RunRecord | None, event: Event) -> RunRecord:
@@ -240,7 +247,7 @@ def _read_progress(run: RunRecord | None, event: Event) -> RunRecord:
     progress = {name: value for name, value in event.body.items() if name not in ("points", "early_stop")}
     early_stop = event.body.get("early_stop") or {}
     points = event.body.get("points") or ()
-    return replace(
+    return _changed(
         run,
         cost_so_far=run.cost_so_far if cost is None or cost < 0 else cost,
         progress=progress,
@@ -260,12 +267,12 @@ def _read_end(run: RunRecord | None, event: Event) -> RunRecord:
         ends[state.value] = ends.get(state.value, 0) + 1
     if state is RunState.PREEMPTED:
         cost = number_or_none(event.body.get("cost"))
-        run = replace(run, cost_so_far=run.cost_so_far if cost is None else cost)
+        run = _changed(run, cost_so_far=run.cost_so_far if cost is None else cost)
     else:
-        run = replace(run, cost=_read_charge(run, event.body))
+        run = _changed(run, cost=_read_charge(run, event.body))
     late = event.body.get("late_after")
     message = str(event.body.get("message") or "") or (f"the result came after the run was {late}" if late else "")
-    return _with_result(replace(run, ends=ends, message=message, updated_at=event.at), state, event.body)
+    return _with_result(_changed(run, ends=ends, message=message, updated_at=event.at), state, event.body)
 
 
 def _read_charge(run: RunRecord, body: Mapping[str, Any]) -> float:
@@ -278,12 +285,12 @@ def _read_charge(run: RunRecord, body: Mapping[str, Any]) -> float:
 
 def _with_result(run: RunRecord, state: RunState, body: Mapping[str, Any]) -> RunRecord:
     if state is not RunState.COMPLETED:
-        return replace(run, state=state, response=None, se=None, successes=None, trials=None)
+        return _changed(run, state=state, response=None, se=None, successes=None, trials=None)
     response = number_or_none(body.get("response"))
     if response is None:
-        return replace(run, state=RunState.DIVERGED, response=None, se=None, successes=None, trials=None)
+        return _changed(run, state=RunState.DIVERGED, response=None, se=None, successes=None, trials=None)
     curve = body.get("curve")
-    return replace(
+    return _changed(
         run,
         state=state,
         response=response,
@@ -314,7 +321,7 @@ def _read_attached(run: RunRecord | None, event: Event) -> RunRecord:
 
 
 def _read_amended(run: RunRecord | None, event: Event) -> RunRecord:
-    run = replace(
+    run = _changed(
         _known(run),
         cost=_read_charge(_known(run), event.body),
         message=str(event.body.get("message") or ""),

@@ -65,7 +65,10 @@ class Report:
 
 
 class Backend(Protocol):
-    """Where runs happen.  `slots`: how many at once.  `simulated`: no real resource is used."""
+    """Where runs happen.  `slots`: how many at once.  `simulated`: no real resource is used.
+
+    A backend that takes many jobs in one request may also have `submit_all(jobs) -> handles`: `submit` of each.
+    """
 
     slots: int
     simulated: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from planner.errors import ConflictingResult
@@ -18,8 +19,22 @@ PROGRESS_SHARE = 0.05  # progress is recorded when this share of the predicted c
 POINTS_AT_ONCE = 8  # or so many points of the run's curve are new
 
 
-def record(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
-    """The run after what its backend reports of it is in the ledger."""
+def record(place: Workplace, reports: Sequence[tuple[RunRecord, Report]]) -> list[RunRecord]:
+    """The runs after what their backend reports of them is in the ledger, in one transaction."""
+    if not any(_is_news(run, report) for run, report in reports):
+        return [run for run, _ in reports]
+    with place.ledger.together():
+        return [_record(place, run, report) if _is_news(run, report) else run for run, report in reports]
+
+
+def _is_news(run: RunRecord, report: Report) -> bool:
+    """Whether a report holds anything to be recorded."""
+    if report.state is RunState.SUBMITTED:
+        return False
+    return report.state is not run.state or _is_further(run, report)
+
+
+def _record(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
     try:
         return _tell(place, run, report)
     except ConflictingResult as error:
@@ -70,10 +85,15 @@ def _tell(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
 
 
 def _tell_progress(ledger: Ledger, run: RunRecord, report: Report) -> RunRecord:
-    grown = report.cost is not None and (report.cost >= (run.cost_so_far or 0.0) + PROGRESS_SHARE * run.predicted_cost)
-    if grown or len(run.new_points(report.points)) >= POINTS_AT_ONCE:
+    if _is_further(run, report):
         _record_progress(ledger, run, report)
     return ledger.running(run.run_id)
+
+
+def _is_further(run: RunRecord, report: Report) -> bool:
+    """Whether so much was added to what a running run told that it is worth recording."""
+    grown = report.cost is not None and (report.cost >= (run.cost_so_far or 0.0) + PROGRESS_SHARE * run.predicted_cost)
+    return grown or len(run.new_points(report.points)) >= POINTS_AT_ONCE
 
 
 def _record_progress(ledger: Ledger, run: RunRecord, report: Report) -> None:

@@ -39,6 +39,7 @@ class Ledger:
         self._clock = clock
         self._lock = threading.RLock()
         self._replayer = Replayer()
+        self._open_turn: Turn | None = None  # of `together`
 
     @classmethod
     def open(
@@ -129,6 +130,12 @@ class Ledger:
         """The replay of all events up to now.  Reads only what is new since the last call; never waits for a writer."""
         with self._reading():
             return self._replayer.snapshot(self.total if total is None else total)
+
+    @property
+    def runs(self) -> Mapping[str, RunRecord]:
+        """All runs as this ledger last saw them, its own verbs included; `state` looks what others wrote."""
+        with self._lock:
+            return dict(self._replayer.runs)
 
     def run(self, run_id: str) -> RunRecord:
         """One run.  Raises `UnknownRun`, naming ids like it."""
@@ -375,15 +382,35 @@ class Ledger:
             turn.append_event("note", run_id, {"text": text})
 
     @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """One transaction for all verbs of the block: what they recorded is acknowledged when it ends.
+
+        Others wait meanwhile: what is slow, or does not come from here, stays outside.
+        """
+        with self._turn() as turn:
+            self._open_turn = turn
+            try:
+                yield
+            finally:
+                self._open_turn = None
+
+    @contextlib.contextmanager
     def _reading(self) -> Iterator[Reader]:
-        with self._lock, self._store.reading() as reader:
-            self._catch_up(reader)
-            yield reader
+        with self._lock:
+            if self._open_turn is not None:
+                yield self._open_turn.reader
+                return
+            with self._store.reading() as reader:
+                self._catch_up(reader)
+                yield reader
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[Turn]:
         """One transaction as the only writer, on the state as of now."""
         with self._lock:
+            if self._open_turn is not None:
+                yield self._open_turn
+                return
             turn: Turn | None = None
             try:
                 with self._store.writing() as writer:

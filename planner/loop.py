@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner import continuing, early, hearing
-from planner.ahead import Buyer, Pace
+from planner.ahead import BATCH_SHARE, Buyer, Pace
 from planner.buying import Purchase, Stop, buy
 from planner.errors import BudgetExceeded, InputError
 from planner.execution import Job
@@ -97,8 +97,8 @@ class Workplace:
         return [run for run in self.mine() if run.state in (RunState.SUBMITTED, RunState.RUNNING)]
 
     def mine(self) -> list[RunRecord]:
-        """The runs that this loop is responsible for."""
-        return [run for run in self.ledger.state().runs.values() if run.reason.get("by") == BY_LOOP["by"]]
+        """The runs that this loop is responsible for, as it saw them last and changed them since; see `collect`."""
+        return [run for run in self.ledger.runs.values() if run.reason.get("by") == BY_LOOP["by"]]
 
 
 def advance(place: Workplace, *, limit: int | None = None, buyer: Buyer | None = None, ahead: int = 0) -> Turn:
@@ -111,13 +111,13 @@ def advance(place: Workplace, *, limit: int | None = None, buyer: Buyer | None =
     moved = collect(place)
     ended = [run for run in moved if STATE_RULES[run.state].final]
     news = len(moved) + _retry(place) + _submit_waiting(place)
-    purchase, num_ended = buyer.take(), _count(place, lambda run: STATE_RULES[run.state].final)
+    purchase, num_ended = buyer.take(), sum(STATE_RULES[run.state].final for run in place.mine())
     if purchase is None and not buyer.is_busy:
         free = place.backend.slots + ahead - len(place.in_flight()) - len(waiting(place))
-        free = free if limit is None else min(free, limit)
-        if free > 0:
-            place.watch(News(kind="thinking", text=f"choosing {free} run{'s' if free > 1 else ''}"))
-            buyer.begin(free, num_ended)
+        num = free if limit is None else min(free, limit)
+        if num > 0 and free >= BATCH_SHARE * ahead:
+            place.watch(News(kind="thinking", text=f"choosing {num} run{'s' if num > 1 else ''}"))
+            buyer.begin(num, num_ended)
             purchase = buyer.take()
     if purchase is None:
         return Turn(state=place.ledger.state(), changed=news > 0, ended=ended)
@@ -172,7 +172,8 @@ def run(
             if stop is not None and is_idle and not buyer.is_busy:
                 return Ended(state=place.ledger.state(), stop=stop, bought=bought)
             may_buy = None if max_runs is None else max_runs - bought
-            ahead = pace.ahead(place.backend.slots, _count(place, lambda run: run.state is RunState.COMPLETED))
+            num_known = sum(run.state is RunState.COMPLETED for run in place.mine())
+            ahead = pace.ahead(place.backend.slots, num_known)
             turn = advance(place, limit=may_buy if stop is None else 0, buyer=buyer, ahead=ahead)
             bought += turn.bought
             nothing_to_buy = turn.stop or (None if turn.ended else nothing_to_buy)
@@ -198,10 +199,6 @@ def _pacing(pace: Pace, watch: Watcher) -> Watcher:
     return watching
 
 
-def _count(place: Workplace, is_meant: Callable[[RunRecord], bool]) -> int:
-    return sum(map(is_meant, place.ledger.state().runs.values()))
-
-
 def _failures_in_a_row(failures: int, ended: Sequence[RunRecord]) -> int:
     for run in ended:
         failures = failures + 1 if run.state is RunState.FAILED else 0
@@ -224,17 +221,16 @@ def _pauses(simulated: bool, pace: Pace) -> Iterator[float]:
 
 def collect(place: Workplace) -> list[RunRecord]:
     """Records what the backend reports; returns the runs that are in another state now."""
+    place.ledger.state()  # what others did meanwhile
     runs = place.in_flight()
-    moved, running = [], []
-    for run, report in zip(runs, place.backend.poll([run.handle for run in runs]) if runs else (), strict=True):
-        after = hearing.record(place, run, report)
-        if after.state is not run.state:
-            moved.append(after)
-            is_over = STATE_RULES[after.state].final or after.state is RunState.PREEMPTED
-            place.watch(News(kind="ended" if is_over else "running", run=after))
-        if after.state is RunState.RUNNING:
-            running.append((after, report))
-    for run in early.stop(place, running):
+    reports = place.backend.poll([run.handle for run in runs]) if runs else []
+    before, after = {run.run_id: run for run in runs}, hearing.record(place, list(zip(runs, reports, strict=True)))
+    moved = [run for run in after if run.state is not before[run.run_id].state]
+    for run in moved:
+        is_over = STATE_RULES[run.state].final or run.state is RunState.PREEMPTED
+        place.watch(News(kind="ended" if is_over else "running", run=run))
+    pairs = [pair for pair in zip(after, reports, strict=True) if pair[0].state is RunState.RUNNING]
+    for run in early.stop(place, pairs):
         place.watch(News(kind="stopping", run=run, text=run.early_stop))
     return moved
 
@@ -283,11 +279,20 @@ def waiting(place: Workplace) -> list[RunRecord]:
 def _submit_waiting(place: Workplace) -> int:
     """Submits runs without a handle as far as slots are free; returns how many."""
     next_runs = waiting(place)[: max(0, place.backend.slots - len(place.in_flight()))]
-    for run in next_runs:
-        handle = place.backend.submit(job_of(place, run))
-        run = place.ledger.submitted(run.run_id, handle, backend=place.spec.backend.kind, attempt=run.attempt)
+    if not next_runs:
+        return 0
+    jobs = [job_of(place, run) for run in next_runs]
+    submit_all = getattr(place.backend, "submit_all", None)
+    handles = [place.backend.submit(job) for job in jobs] if submit_all is None else submit_all(jobs)
+    kind = place.spec.backend.kind
+    with place.ledger.together():
+        submitted = [
+            place.ledger.submitted(run.run_id, handle, backend=kind, attempt=run.attempt)
+            for run, handle in zip(next_runs, handles, strict=True)
+        ]
+    for run in submitted:
         place.watch(News(kind="submitted", run=run))
-    return len(next_runs)
+    return len(submitted)
 
 
 def backend_options(spec: StudySpec) -> dict[str, Any]:

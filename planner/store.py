@@ -340,15 +340,14 @@ class Reader:
         if self._connection is None:
             return []
         rows = self._connection.execute(sa.select(_events).where(_events.c.seq > after).order_by(_events.c.seq))
-        return [self._read(row) for row in rows]
+        return [self._read(*row) for row in rows]
 
-    def _read(self, row: Any) -> Event:
+    def _read(self, seq: Any, at: Any, kind: Any, run_id: Any, body: Any) -> Event:
         try:
-            body = decode_body(row.body)
-            return Event(seq=int(row.seq), at=float(row.at), kind=str(row.kind), run_id=row.run_id, body=body)
+            return Event(seq=int(seq), at=float(at), kind=str(kind), run_id=run_id, body=decode_body(body))
         except (TypeError, ValueError, RecursionError) as error:
             raise StoreDamaged(
-                f"{self._store.name}: event {row.seq} is not readable ({error})."
+                f"{self._store.name}: event {seq} is not readable ({error})."
                 " It was left as it is; put a backup of the store back."
             ) from error
 

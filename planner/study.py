@@ -277,7 +277,7 @@ class Study:
             ledger=self.ledger,
             backend=backend,
             policy=policy,
-            folder=self.spec.folder / f"{self._stem}.runs",
+            folder=self.runs_folder,
             watch=watch or (lambda news: None),
         )
 
@@ -544,6 +544,11 @@ class Study:
             warning = f"W:unreadable_runs {left_out} runs have a domain or axes that the study file does not; left out"
             self.warnings += [warning] if warning not in self.warnings else []
         return known.outcomes()
+
+    @property
+    def runs_folder(self) -> Path:
+        """Where the job folders of the runs are, under their `run_id`."""
+        return self.spec.folder / f"{self._stem}.runs"
 
     @property
     def _stem(self) -> str:

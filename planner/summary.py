@@ -57,6 +57,16 @@ def budget(spec: StudySpec, state: StudyState) -> dict[str, Any]:
     }
 
 
+_FAILED = (RunState.FAILED, RunState.OUT_OF_MEMORY, RunState.TIMED_OUT, RunState.LOST, RunState.PREEMPTED)
+
+
+def worth_reading(state: StudyState, *, running: int = 20, failed: int = 5) -> list[RunRecord]:
+    """Runs whose log people may want to see: those at work, and the last that failed."""
+    at_work = [run for run in state.runs.values() if run.state is RunState.RUNNING]
+    broken = sorted((run for run in state.runs.values() if run.state in _FAILED), key=lambda run: run.updated_at)
+    return at_work[:running] + broken[-failed:]
+
+
 def best_run(spec: StudySpec, runs: Sequence[RunRecord]) -> RunRecord | None:
     """The run with the best measured response, None when none was measured."""
     sign = 1.0 if spec.response.goal == "minimise" else -1.0

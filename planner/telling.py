@@ -13,7 +13,7 @@ from planner.events import DATA_STATES, Replayer, decode_body, design_body, enco
 from planner.records import STATE_RULES, Design, Event, RunRecord, RunState, run_id_of
 
 if TYPE_CHECKING:
-    from planner.store import Writer
+    from planner.store import Reader, Writer
 
 # Sums here are exactly rounded; the shares of a total that a caller computes are not.
 BUDGET_TOLERANCE = 1e-9
@@ -205,6 +205,11 @@ class Turn:
         self._points: dict[str, list[str]] | None = None
         self.runs: Mapping[str, RunRecord] = replayer.runs
         self.num_appended = 0
+
+    @property
+    def reader(self) -> Reader:
+        """Reads the store inside the transaction."""
+        return self._writer
 
     def find(self, run_id: str) -> RunRecord:
         """The run with this id.  Raises `UnknownRun`."""

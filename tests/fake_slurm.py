@@ -1,8 +1,8 @@
 """A Slurm of one machine for tests: run under the names sbatch, squeue, sacct and scancel, on PATH before any other.
 
 Jobs are folders under $FAKE_SLURM.  Files there change how it behaves: `down` (no command answers), `lost_reply` (the
-next sbatch starts its job and says that it failed), `hold` (new jobs wait), `no_sacct`, `die` (the next job's
-processes are killed at once and its state is what the file holds).
+next sbatch starts its job and says that it failed), `hold` (new jobs wait), `no_sacct`, `busy` (no scancel is taken),
+`die` (the next job's processes are killed at once and its state is what the file holds).
 """
 
 import os
@@ -24,32 +24,42 @@ def main() -> int:
 def sbatch(root: Path, arguments: list[str]) -> int:
     values = dict(each[2:].split("=", 1) for each in arguments if each.startswith("--") and "=" in each)
     number = 1 + len(list(root.glob("job-*")))
-    folder = root / f"job-{number}"
-    folder.mkdir()
-    (folder / "name").write_text(values["job-name"])
-    (folder / "arguments").write_text("\n".join(arguments))
-    if (root / "die").exists():
-        (folder / "state").write_text((root / "die").read_text())
-        (root / "die").unlink()
-    elif (root / "hold").exists():
-        (folder / "state").write_text("PENDING")
-    else:
-        with open(values["output"].replace("%%", "%"), "ab") as log:
-            process = subprocess.Popen(
-                ["/bin/sh", arguments[-1]],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=values["chdir"],
-                start_new_session=True,
-            )
-        (folder / "pid").write_text(str(process.pid))
+    with open(root / "sbatches", "a") as file:
+        file.write(" ".join(arguments) + "\n")
+    tasks = range(int(values["array"].partition("-")[2]) + 1) if "array" in values else [None]
+    ends = (root / "die").read_text() if (root / "die").exists() else None
+    for task in tasks:
+        folder = root / (f"job-{number}" if task is None else f"job-{number}_{task}")
+        folder.mkdir()
+        (folder / "name").write_text(values["job-name"])
+        (folder / "arguments").write_text("\n".join(arguments))
+        if ends is not None:
+            (folder / "state").write_text(ends)
+        elif (root / "hold").exists():
+            (folder / "state").write_text("PENDING")
+        else:
+            _run(folder, values, arguments[-1], {} if task is None else {"SLURM_ARRAY_TASK_ID": str(task)})
+    (root / "die").unlink(missing_ok=True)
     if (root / "lost_reply").exists():
         (root / "lost_reply").unlink()
         print("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", file=sys.stderr)
         return 1
     print(number)
     return 0
+
+
+def _run(folder: Path, values: dict[str, str], script: str, extra: dict[str, str]) -> None:
+    with open(values["output"].replace("%%", "%"), "ab") as log:
+        process = subprocess.Popen(
+            ["/bin/sh", script],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=values["chdir"],
+            env=os.environ | extra,
+            start_new_session=True,
+        )
+    (folder / "pid").write_text(str(process.pid))
 
 
 def state(folder: Path) -> str:
@@ -70,7 +80,14 @@ def squeue(root: Path, arguments: list[str]) -> int:
         if now not in ("PENDING", "RUNNING") or (wanted and name not in wanted):
             continue
         reason = "Priority" if now == "PENDING" else "None"
-        print(shape.replace("%i", folder.name[4:]).replace("%T", now).replace("%j", name).replace("%r", reason))
+        number, _, task = folder.name[4:].partition("_")
+        if task and now == "PENDING" and "--array" not in arguments:
+            task = f"[{task}-{task}]"  # as Slurm writes what has not started yet
+        shown = {"%i": f"{number}_{task}" if task else number, "%F": number, "%T": now, "%j": name, "%r": reason}
+        line = shape
+        for key, value in shown.items():
+            line = line.replace(key, value)
+        print(line)
     return 0
 
 
@@ -89,6 +106,9 @@ def sacct(root: Path, arguments: list[str]) -> int:
 def scancel(root: Path, arguments: list[str]) -> int:
     with open(root / "scancels", "a") as file:
         file.write(" ".join(arguments) + "\n")
+    if (root / "busy").exists():
+        print("scancel: error: Kill job error: Socket timed out on send/recv operation", file=sys.stderr)
+        return 1
     for number in arguments:
         folder = root / f"job-{number}"
         if state(folder) == "PENDING":

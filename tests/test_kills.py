@@ -111,13 +111,32 @@ class Declared(Cheapest):
 
 def _live(path: Path, role: str, steps: Connection | None) -> None:
     """The life of a planner until there is nothing more to do; every step is told before and after it is made."""
-    tell = (lambda *step: None) if steps is None else (lambda *step: steps.send(step))
+    held: list[tuple[str, ...]] | None = None  # in one transaction nothing is acknowledged before its end
+
+    def tell(*step: str) -> None:
+        if held is not None and step[0] == "after":
+            held.append(step)
+        elif steps is not None:
+            steps.send(step)
+
+    @contextlib.contextmanager
+    def together() -> Iterator[None]:
+        nonlocal held
+        with whole():
+            held = []
+            yield
+        acknowledged, held = held, None
+        for step in acknowledged:
+            tell(*step)
+
     with open_toy(path) as study:
         study.policy = Declared()  # type: ignore[misc]
         backend = Files(path.parent / "jobs")
         for owner, names in ((study.ledger, VERBS), (backend, ("submit", "poll"))):
             for name in names:
                 setattr(owner, name, _told(getattr(owner, name), name, tell))
+        whole = study.ledger.together
+        study.ledger.together = together  # type: ignore[method-assign]
         if role == "loop":
             study.run(backend, sleep=lambda seconds: None)
         else:

@@ -795,6 +795,28 @@ def test_a_ledger_goes_on_where_it_was(location: str | Path) -> None:
             assert first.events(after=99) == []
 
 
+def test_verbs_together_are_one_step(location: str | Path) -> None:
+    with open_memory(location=str(location)) as ledger, open_memory(location=str(location)) as other:
+        first, second = buy(ledger, 0), buy(ledger, 1)
+        with ledger.together():
+            ledger.submitted(first, "job-1")
+            ledger.submitted(second, "job-2")
+            ledger.complete(first, 2.0)
+            with pytest.raises(ConflictingResult):  # caught, it takes nothing with it
+                ledger.complete(first, 3.0)
+            assert ledger.run(first).state is RunState.COMPLETED, "what was told can be read"
+            assert ledger.state().spent == 4.0
+            assert other.run(first).state is RunState.PROPOSED, "others see it when it is on the disk"
+        assert other.run(first).response == 2.0 and other.run(second).handle == "job-2"
+        before = other.state()
+        with pytest.raises(RuntimeError, match="out of luck"), ledger.together():
+            ledger.running(second)
+            raise RuntimeError("out of luck")
+        assert ledger.state() == other.state() == before, "all of it or nothing"
+        ledger.running(second)
+        assert kinds(other)[-4:] == ["submitted", "submitted", "completed", "running"]
+
+
 def test_a_changed_study_file_is_noted_once(location: str | Path) -> None:
     def reopen(digest: str, *, read_only: bool = False) -> tuple[list[str], list[str]]:
         with Ledger.open(location, study_name="study", spec_digest=digest, read_only=read_only) as ledger:

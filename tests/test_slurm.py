@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from backends import folders
-from backends.jsonfile import read_json
+from backends import engines, slurm
+from backends.jsonfile import read_json, write_json
 from planner.execution import BackendError, Job, Report
 from planner.records import RunState
 from tests.test_backends_contract import EXPECTED, TRAINER, Bench, is_over, wait
@@ -53,11 +53,11 @@ def make(folder: Path, case: str = "completed", **options: Any) -> Bench:
 
 @pytest.fixture(autouse=True)
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(engines, "_BACKOFF_SECONDS", 0.05)
 
 
-def jobs(slurm: Path) -> list[str]:
-    return sorted(path.name for path in slurm.glob("job-*"))
+def jobs(fake: Path) -> list[str]:
+    return sorted(path.name for path in fake.glob("job-*"))
 
 
 def test_a_job_whose_acceptance_was_lost_is_found_by_its_name(tmp_path: Path, fake_slurm: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_controller_that_comes_back_takes_the_job(
 ) -> None:
     (fake_slurm / "down").touch()
     bench = make(tmp_path)
-    monkeypatch.setattr(folders.time, "sleep", lambda seconds: (fake_slurm / "down").unlink(missing_ok=True))
+    monkeypatch.setattr(engines.time, "sleep", lambda seconds: (fake_slurm / "down").unlink(missing_ok=True))
     bench.reopen().submit(bench.job())
     assert jobs(fake_slurm) == ["job-1"]
 
@@ -151,6 +151,120 @@ def test_cancelled_jobs_leave_the_queue_in_one_request(tmp_path: Path, fake_slur
         assert wait(backend, handle, is_over).state is RunState.CANCELLED
     assert backend.poll(handles[3:])[0].state is RunState.SUBMITTED
     assert (fake_slurm / "scancels").read_text() == "1 2 3\n"
+
+
+# ---- many at once ----------------------------------------------------------------------------------------------------
+
+
+def batch(bench: Bench, num: int = 4) -> list[Job]:
+    return [bench.job(run_id=f"r{index}") for index in range(num)]
+
+
+def sbatches(fake: Path) -> list[str]:
+    path = fake / "sbatches"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_runs_bought_together_are_one_array(tmp_path: Path, fake_slurm: Path) -> None:
+    bench = make(tmp_path)
+    backend = bench.reopen()
+    handles = backend.submit_all(batch(bench))
+    assert len(sbatches(fake_slurm)) == 1 and "--array=0-3" in sbatches(fake_slurm)[0]
+    assert jobs(fake_slurm) == ["job-1_0", "job-1_1", "job-1_2", "job-1_3"]
+    for handle in handles:
+        report = wait(backend, handle, is_over)
+        assert report.state is RunState.COMPLETED and "attempt 0" in report.log_tail
+    assert backend.submit_all(batch(bench)) == handles and len(sbatches(fake_slurm)) == 1
+
+
+def test_an_array_whose_acceptance_was_lost_is_found_by_its_name(tmp_path: Path, fake_slurm: Path) -> None:
+    (fake_slurm / "lost_reply").touch()
+    bench = make(tmp_path, "endless")
+    backend = bench.reopen()
+    handles = backend.submit_all(batch(bench))
+    assert len(jobs(fake_slurm)) == 4
+    notes = [read_json(job.folder / "engine.json") or {} for job in batch(bench)]
+    assert [(note["id"], note["index"]) for note in notes] == [("1", 0), ("1", 1), ("1", 2), ("1", 3)]
+    for handle in handles:
+        backend.cancel(handle)
+    assert {wait(backend, handle, is_over).state for handle in handles} == {RunState.CANCELLED}
+
+
+def test_a_planner_that_died_before_it_noted_the_array_finds_each_run(tmp_path: Path, fake_slurm: Path) -> None:
+    bench = make(tmp_path, "endless")
+    handles = bench.reopen().submit_all(batch(bench))
+    for job in batch(bench):
+        note = read_json(job.folder / "engine.json") or {}
+        write_json(job.folder / "engine.json", note | {"id": ""})  # as it was before the answer
+    # Submitted again by another planner, in another order and by two requests; the last is only asked about.
+    backend = bench.reopen()
+    assert backend.submit_all(batch(bench)[2:0:-1]) == handles[2:0:-1]
+    assert backend.submit(batch(bench)[0]) == handles[0]
+    for handle in handles:
+        wait(backend, handle, lambda report: report.state is RunState.RUNNING)
+    assert len(jobs(fake_slurm)) == 4 and len(sbatches(fake_slurm)) == 1
+    # One is cancelled, the others go on.
+    backend.cancel(handles[1])
+    assert wait(backend, handles[1], is_over).state is RunState.CANCELLED
+    assert {backend.poll([handle])[0].state for handle in (handles[0], *handles[2:])} == {RunState.RUNNING}
+    for handle in handles:
+        backend.cancel(handle)
+    assert {wait(backend, handle, is_over).state for handle in handles} == {RunState.CANCELLED}
+
+
+def test_a_planner_that_died_before_sbatch_starts_its_runs(tmp_path: Path, fake_slurm: Path) -> None:
+    (fake_slurm / "down").touch()
+    bench = make(tmp_path, tries=1)
+    with pytest.raises(BackendError, match="Unable to contact"):
+        bench.reopen().submit_all(batch(bench))
+    (fake_slurm / "down").unlink()
+    backend = bench.reopen()
+    handles = backend.submit_all(batch(bench, 3))
+    assert jobs(fake_slurm) == ["job-1_0", "job-1_1", "job-1_2"]
+    assert {wait(backend, handle, is_over).state for handle in handles} == {RunState.COMPLETED}
+
+
+def test_runs_that_ask_for_other_limits_are_in_another_array(tmp_path: Path, fake_slurm: Path) -> None:
+    (fake_slurm / "hold").touch()
+    bench = make(tmp_path)
+    wanted = [
+        Job(**vars(job) | {"deadline_seconds": 60.0 * (1 + index // 2)}) for index, job in enumerate(batch(bench))
+    ]
+    bench.reopen().submit_all(wanted)
+    assert jobs(fake_slurm) == ["job-1_0", "job-1_1", "job-3_0", "job-3_1"]
+    assert len(sbatches(fake_slurm)) == 2
+
+
+def test_each_task_of_an_array_ends_and_is_tried_again_by_itself(tmp_path: Path, fake_slurm: Path) -> None:
+    bench = make(tmp_path, "preempted")
+    backend = bench.reopen()
+    handles = backend.submit_all(batch(bench, 2))
+    assert {wait(backend, handle, is_over).state for handle in handles} == {RunState.PREEMPTED}
+    again = backend.submit_all([bench.job(run_id="r1", attempt=1)])
+    assert wait(backend, again[0], is_over).state is RunState.COMPLETED
+    assert wait(backend, handles[0], is_over).state is RunState.PREEMPTED
+    assert jobs(fake_slurm) == ["job-1_0", "job-1_1", "job-3"]
+
+
+def test_a_controller_that_refuses_cancels_is_left_alone_for_a_while(
+    tmp_path: Path, fake_slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake_slurm / "hold").touch()
+    (fake_slurm / "busy").touch()
+    monkeypatch.setattr(slurm, "_BACKOFF", 0.2)
+    bench = make(tmp_path)
+    backend = bench.reopen()
+    handles = backend.submit_all(batch(bench, 20))
+    for handle in handles:
+        backend.cancel(handle)
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        assert {report.state for report in backend.poll(handles)} == {RunState.SUBMITTED}, "none is given up"
+    refused = (fake_slurm / "scancels").read_text().splitlines()
+    assert 1 <= len(refused) <= 3 and all(len(line.split()) == 20 for line in refused), "after 0.4 and 0.8 s"
+    (fake_slurm / "busy").unlink()
+    until(lambda: {report.state for report in backend.poll(handles)} == {RunState.CANCELLED}, "end")
+    assert len((fake_slurm / "scancels").read_text().splitlines()) == len(refused) + 1
 
 
 @pytest.mark.parametrize(
@@ -408,7 +522,7 @@ def engine_id(bench: Bench, run_id: str = "r1") -> str:
 
 
 def queue() -> list[str]:
-    return command("squeue", "--me", "--noheader", "--format=%i").split()
+    return command("squeue", "--me", "--noheader", "--array", "--format=%i").split()
 
 
 @pytest.mark.slow
@@ -431,6 +545,42 @@ def test_runs_on_a_real_slurm_end_in_the_right_states(tmp_path: Path, cluster: C
     again = backend.submit(job("preempted", 1))
     report = wait(backend, again, is_over)
     assert report.state is RunState.COMPLETED and report.cost == 10.0
+
+
+@pytest.mark.slow
+def test_an_array_on_a_real_slurm(tmp_path: Path, cluster: Cluster) -> None:
+    bench = make(tmp_path, "steps", latency_seconds=5.0)
+    backend = bench.reopen()
+    handles = backend.submit_all(batch(bench, 6))
+    assert len({engine_id(bench, f"r{index}") for index in range(6)}) == 1, "one job for all"
+    for index, handle in enumerate(handles):
+        wait(backend, handle, has_steps(bench, f"r{index}"))
+
+    base = engine_id(bench, "r0")
+    command("scontrol", "requeue", f"{base}_1")
+    command("scancel", f"{base}_2")
+    backend.cancel(handles[3])
+    assert wait(backend, handles[1], is_over).state is RunState.PREEMPTED
+    report = wait(backend, handles[2], is_over)
+    assert report.state is RunState.CANCELLED and "CANCELLED" in report.message
+    assert wait(backend, handles[3], is_over).state is RunState.CANCELLED
+    again = backend.submit(bench.job(attempt=1, run_id="r1"))
+    until(
+        lambda: f"{base}_1" not in command("squeue", "--me", "--noheader", "--array", "--format=%i").split(), "old task"
+    )
+
+    # Another planner, which never heard of the job id.
+    for index in (0, 4, 5):
+        folder = bench.job(run_id=f"r{index}").folder
+        write_json(folder / "engine.json", (read_json(folder / "engine.json") or {}) | {"id": ""})
+    backend = bench.reopen()
+    assert backend.submit_all(batch(bench, 6)[4:]) == handles[4:]
+    (tmp_path / "go").touch()
+    for handle in (handles[0], *handles[4:], again):
+        assert wait(backend, handle, is_over).state is RunState.COMPLETED
+    for index in (0, 4, 5):
+        assert starts(bench, f"r{index}") == [[0, 0]], "nothing was started twice"
+    assert [attempt for attempt, _ in starts(bench, "r1")] == [0, 1]
 
 
 @pytest.mark.slow

@@ -100,6 +100,12 @@ def status(document: Mapping[str, Any]) -> list[str]:
         shown = len(header) if any(run["progress"] for run in document["pending"][:_MOST_LISTED]) else 5
         lines += ["", *columns(header[:shown], [row[:shown] for row in rows])]
         lines += [f"and {more} more (--json lists all)"] if more > 0 else []
+    for log in document.get("logs", ()):
+        lines += [
+            "",
+            f"log of {log['run_id']}, {log['state'].replace('_', ' ')}",
+            *(f"  {line}" for line in log["lines"]),
+        ]
     return lines
 
 
