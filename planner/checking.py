@@ -27,7 +27,7 @@ def check_study(spec: StudySpec, state: StudyState) -> dict[str, Any]:
     cost = table.cost
     lowest, median, highest = float(cost.min()), float(np.median(cost)), float(cost.max())
     buys = {
-        name: int((state.remaining * (1 + 1e-12)) // price)
+        name: int(min((state.remaining * (1 + 1e-12)) // price, 1e15))
         for name, price in (("cheapest", lowest), ("median", median), ("dearest", highest))
     }
     laws = _laws(spec)

@@ -214,7 +214,8 @@ def cancel(
     with shared.open_study(file, writes=True) as study:
         backend = open_backend(study.spec.backend.kind, loop.backend_options(study.spec), study.spec.folder)
         runs = [summary.run_values(each) for each in study.cancel_runs(backend, wanted, patience=wait)]
-        document = {"runs": runs, "budget": summary.budget(study.spec, study.state)}
+        by_hand = [run.run_id for run in study.state.pending() if run.run_id not in {each["run_id"] for each in runs}]
+        document = {"runs": runs, "others": by_hand, "budget": summary.budget(study.spec, study.state)}
         shared.show(document, "cancelled", as_json, study.warnings)
 
 

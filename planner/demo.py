@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner.errors import InputError
 from planner.report import live, text
 
 if TYPE_CHECKING:
@@ -91,11 +92,14 @@ def run(folder: Path | None, *, seed: int) -> None:
 
     started_at = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="planner-demo-")) if folder is None else folder
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "demo.toml"
-    if not path.exists():
-        points = ", ".join(f"{{ N = {point['N']:g}, D = {point['D']:g} }}" for point in POINTS)
-        path.write_text(STUDY.format(seed=seed, points=points), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            points = ", ".join(f"{{ N = {point['N']:g}, D = {point['D']:g} }}" for point in POINTS)
+            path.write_text(STUDY.format(seed=seed, points=points), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}; choose another --dir") from None
     with Study.open(path) as study:
         backend = open_backend(study.spec.backend.kind, loop.backend_options(study.spec), folder)
         print(f"study {path}: three domains, runs of up to 4e18 FLOP, 4e19 FLOP in all; the truth is hidden")

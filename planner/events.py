@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from planner.errors import StoreDamaged
-from planner.records import Design, Event, RunRecord, RunState, StudyState
+from planner.records import Design, Event, RunRecord, RunState, StudyState, total_of
 
 MAX_TEXT = 20_000  # characters kept of one text: a log tail must not bloat the store
 MAX_DEPTH = 20
@@ -152,8 +152,8 @@ class Replayer:
         """The state now.  Sums are exactly rounded, so they do not depend on the order of events."""
         return StudyState(
             runs=dict(self.runs),
-            spent=math.fsum(run.spent for run in self.runs.values()),
-            reserved=math.fsum(run.reserved for run in self.runs.values()),
+            spent=total_of(run.spent for run in self.runs.values()),
+            reserved=total_of(run.reserved for run in self.runs.values()),
             total=total,
             num_events=self.num_events,
         )

@@ -28,6 +28,23 @@ def damaged(path: Path, what: str) -> StoreDamaged:
     )
 
 
+def inode(path: Path) -> tuple[int, int] | None:
+    """What tells the file from another of the same name; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def removed(path: Path) -> StoreDamaged:
+    """The error for a file that is gone, or another, while it is in use."""
+    return StoreDamaged(
+        f"{path} was removed or exchanged while it was in use; what was recorded before is in the file that was there."
+        " Put it back (its -wal file too, if there is one), then run the same command again."
+    )
+
+
 def check(path: Path) -> None:
     """Raises `StoreDamaged` for a file that is cut, garbled or empty, before anything may write to it."""
     log = path.with_name(path.name + "-wal")

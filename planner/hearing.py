@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.errors import ConflictingResult
+from planner.errors import ConflictingResult, InputError
 from planner.records import RunRecord, RunState
+from planner.telling import MAX_COST
 
 if TYPE_CHECKING:
     from planner.execution import Report
@@ -44,6 +45,10 @@ def _record(place: Workplace, run: RunRecord, report: Report) -> RunRecord:
         place.ledger.note(f"backend {place.spec.backend.kind} reported {report.state}: {error}", run.run_id)
         place.watch(loop.News(kind="warning", run=run, text=str(error)))
         return place.ledger.run(run.run_id)
+    except InputError as error:
+        # A trainer told what cannot be, such as more successes than trials: that is a fault of this run only.
+        cost = report.cost if report.cost is not None and 0 <= report.cost <= MAX_COST else None
+        return place.ledger.fail(run.run_id, cost=cost, message=f"{error} ({NOT_AGAIN})")
 
 
 def _tell(place: Workplace, run: RunRecord, report: Report) -> RunRecord:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +41,16 @@ def raise_problems(problems: Sequence[Problem]) -> None:
     raise InputError(shown)
 
 
+def read_whole(path: Path) -> bytes:
+    """All of a file.  Raises `OSError`, also for a device: it may have no end."""
+    if path.is_char_device() and path.resolve() != Path(os.devnull):
+        raise OSError(errno.ENOTSUP, "is a device, not a file")
+    return path.read_bytes()
+
+
 def read_raw(path: Path, names: Iterable[str]) -> RawTable:
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except FileNotFoundError:
         raise InputError(Problem(message="there is no such file", file=str(path))) from None
     except OSError as error:

@@ -54,6 +54,21 @@ class Design:
         return hash(self.key())
 
 
+def total_of(costs: Iterable[float]) -> float:
+    """The exactly rounded sum, so that it does not depend on the order; infinite where it is above every number."""
+    try:
+        return math.fsum(costs)
+    except (OverflowError, ValueError):  # the second for infinities of both signs
+        return math.inf
+
+
+def left_of(total: float, *, spent: float, reserved: float) -> float:
+    """What is left of a budget, never negative."""
+    if math.isfinite(total_of([total, spent, reserved])):
+        return max(0.0, math.fsum([total, -spent, -reserved]))
+    return max(0.0, total - spent - reserved) if math.isfinite(spent + reserved) else 0.0
+
+
 def run_id_of(study_name: str, design: Design) -> str:
     """The id of the run that buys `design` in this study: "r" and 12 hexadecimal digits."""
     return "r" + hashlib.sha256(f"{study_name}\n{design.key()}".encode(errors="backslashreplace")).hexdigest()[:12]
@@ -270,7 +285,7 @@ class StudyState:
     @property
     def remaining(self) -> float:
         """What may still be reserved; never negative, though actual costs may have exceeded the total."""
-        return max(0.0, math.fsum([self.total, -self.spent, -self.reserved]))
+        return left_of(self.total, spent=self.spent, reserved=self.reserved)
 
     def outcomes(self) -> list[Outcome]:
         """Completed and diverged runs, in order of proposal.
@@ -284,7 +299,7 @@ class StudyState:
                 design=run.design,
                 state=run.state,
                 response=run.response,
-                cost=math.fsum(
+                cost=total_of(
                     part.predicted_cost if part.cost is None else part.cost for part in chains.get(run.run_id, [run])
                 ),
                 se=run.se,

@@ -106,6 +106,7 @@ class Store:
         self._is_sqlite = self.url.get_backend_name() == "sqlite"
         self._pid = os.getpid()
         self._engine: sa.Engine | None = None
+        self._file: tuple[int, int] | None = None  # device and inode that the connections are to
         if not (read_only and self._is_missing()):
             self._open()
 
@@ -138,6 +139,8 @@ class Store:
             yield Writer(connection, self)
             with self._faults(commits=True):
                 transaction.commit()
+            if self.path is not None and filecheck.inode(self.path) != self._file:
+                raise filecheck.removed(self.path)  # what was just written is in a file that has no name any more
 
     @property
     def name(self) -> str:
@@ -169,6 +172,7 @@ class Store:
                     self._create_file(self.path)
                 filecheck.check(self.path)
             self._engine = self._make_engine(self.url)
+            self._file = None if self.path is None else filecheck.inode(self.path)
         try:
             self._prepare()
         except BaseException:
@@ -259,6 +263,13 @@ class Store:
         if self._pid != os.getpid():
             self._engine.dispose(close=False)
             self._pid = os.getpid()
+        if self.path is not None and (found := filecheck.inode(self.path)) != self._file:
+            if found is None:
+                raise filecheck.removed(self.path)
+            # Another file has its name now: whether that holds all that was read before is seen from its events.
+            self._engine.dispose()
+            filecheck.check(self.path)
+            self._file = found
         options: dict[str, Any] = {"planner_writes": writes}
         if not self._is_sqlite:
             # A reader sees one moment, a writer all that was committed before its turn, whatever the server's default.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from planner.questions.setting import Setting
 
 BY_HAND: Mapping[str, str] = {"by": "ask"}
+MAX_REQUEST = 1000  # characters; what is recorded must be what is looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,8 @@ class Study:
             raise InputError(f"ask for at least one run, not {num}")
         tag = dict(BY_HAND)
         if request is not None:
+            if not 0 < len(request) <= MAX_REQUEST:
+                raise InputError(f"the name of a request has {len(request)} characters: give 1 to {MAX_REQUEST}")
             tag["request"] = request
             earlier = [run for run in self.state.runs.values() if run.reason.get("request") == request]
             if earlier:

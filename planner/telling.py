@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import BudgetExceeded, ConflictingResult, InputError, UnknownRun
 from planner.events import DATA_STATES, Replayer, decode_body, design_body, encode_body, is_finite
-from planner.records import STATE_RULES, Design, Event, RunRecord, RunState, run_id_of
+from planner.records import STATE_RULES, Design, Event, RunRecord, RunState, left_of, run_id_of, total_of
 
 if TYPE_CHECKING:
     from planner.store import Reader, Writer
 
 # Sums here are exactly rounded; the shares of a total that a caller computes are not.
 BUDGET_TOLERANCE = 1e-9
+MAX_COST = 1e300  # sums of such are still numbers
+MAX_SE = 1e50  # and so are powers of such
+MAX_COUNT = 1e15
 
 Result = dict[str, Any]  # response (NaN or infinite: diverged), se, successes, trials, curve
 
@@ -76,11 +79,21 @@ def number_told(value: object, what: str) -> float:
 
 
 def cost_told(value: object, what: str) -> float:
-    """A cost.  Raises `InputError` unless it is finite and not negative."""
-    cost = number_told(value, what)
-    if not is_finite(cost) or cost < 0:
-        raise InputError(f"{what} is {cost:g}: need a finite number, zero or more, in the cost unit of the study")
-    return cost + 0.0
+    """A cost.  Raises `InputError` unless it is finite, not negative, and small enough for sums of costs."""
+    cost = count_told(value, what)
+    if cost > MAX_COST:
+        raise InputError(f"{what} is {cost:g}: costs above {MAX_COST:g} cannot be added up; choose a larger unit")
+    return cost
+
+
+def count_told(value: object, what: str, most: float = math.inf) -> float:
+    """A number from zero up.  Raises `InputError` unless it is finite, not negative and at most `most`."""
+    number = number_told(value, what)
+    if not is_finite(number) or number < 0:
+        raise InputError(f"{what} is {number:g}: need a finite number, zero or more")
+    if number > most:
+        raise InputError(f"{what} is {number:g}: nothing above {most:g} can be reckoned with")
+    return number + 0.0
 
 
 def cost_of_run(value: object | None, run_id: str) -> float | None:
@@ -96,7 +109,7 @@ def result_told(
     checked: Result = {"response": None, "se": None, "successes": None, "trials": None, "curve": curve}
     for name, value in counts.items():
         if value is not None:
-            checked[name] = cost_told(value, f"{name} of {what}")
+            checked[name] = count_told(value, f"{name} of {what}", MAX_COUNT)
     if (successes is None) != (trials is None):
         raise InputError(f"{what}: successes and trials go together, got {successes!r} and {trials!r}")
     if trials is not None and not 0 < checked["trials"] >= checked["successes"]:
@@ -110,7 +123,7 @@ def result_told(
     else:
         raise InputError(f"{what} has no response: give a number, or nan when the run diverged")
     if se is not None:
-        checked["se"] = cost_told(se, f"standard error of {what}")
+        checked["se"] = count_told(se, f"standard error of {what}", MAX_SE)
     return checked
 
 
@@ -183,9 +196,9 @@ class Purse:
 
     def take(self, run_id: str, cost: float) -> None:
         """Sets `cost` aside.  Raises `BudgetExceeded` when spent + reserved + cost would exceed the limit."""
-        reserved = math.fsum([self._reserved, *self._taken])
-        if math.fsum([self._spent, reserved, cost]) > self._limit * (1.0 + BUDGET_TOLERANCE):
-            left = max(0.0, math.fsum([self._limit, -self._spent, -reserved]))
+        reserved = total_of([self._reserved, *self._taken])
+        if total_of([self._spent, reserved, cost]) > self._limit * (1.0 + BUDGET_TOLERANCE):
+            left = left_of(self._limit, spent=self._spent, reserved=reserved)
             advice = "wait until running runs end, take" if reserved > 0 else "take"
             raise BudgetExceeded(
                 f"run {run_id} needs {cost:.6g}, {left:.6g} of {self._limit:.6g} is left ({self._spent:.6g} spent,"

@@ -173,7 +173,10 @@ def cancelled(document: Mapping[str, Any]) -> list[str]:
     rows = [
         (run["run_id"], run["state"], run["domain"], axes(run["axes"]), number(run["cost"])) for run in document["runs"]
     ]
-    lines = columns(("run", "state", "domain", "axes", "cost"), rows) if rows else ["nothing was under way"]
+    lines = columns(("run", "state", "domain", "axes", "cost"), rows) if rows else ["nothing to cancel"]
+    if document["others"]:
+        names = ", ".join(document["others"][:3]) + (", ..." if len(document["others"]) > 3 else "")
+        lines.append(f"{len(document['others'])} others are under way: name those to cancel ({names})")
     alive = sum(run["cost"] is None for run in document["runs"])
     note = f"{alive} are not known to be dead yet: their budget stays reserved; call this again to look once more"
     return [*lines, *([note] if alive else []), f"budget  {budget_line(document['budget'])}"]

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pydantic
 
 from planner.errors import Problem, SpecError
+from planner.rawtables import read_whole
 from planner.spec import checks
 from planner.spec.fields import Complaint, describe_type
 from planner.spec.models import LIST_SECTIONS, REQUIRED_SECTIONS, SECTION_MODELS, StudySpec
@@ -36,7 +37,7 @@ def load_study_spec(path: str | Path) -> StudySpec:
     """Reads and checks a study file.  Raises `SpecError` whose `problems` are all mistakes found."""
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_whole(path).decode("utf-8-sig")
     except OSError as error:
         hint = "Write one with: planner init NAME" if isinstance(error, FileNotFoundError) else ""
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)

@@ -19,6 +19,7 @@ import pydantic
 from pydantic import Field, PrivateAttr
 
 from planner.errors import InputError
+from planner.events import is_finite
 from planner.spec import checks
 from planner.spec.axis import AxisSection
 from planner.spec.fields import refuse
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from planner.spec.poolfile import PoolRows
 
 T = TypeVar("T")
+MAX_RESPONSE = 1e50  # squares of variances of such are still numbers
 
 # How far below `low` the logarithm of nothing is put: a finite coordinate, under half a per cent of the least amount.
 NOTHING = 6.0
@@ -354,12 +356,17 @@ def _file_digest(path: Path) -> str:
 def check_response(spec: StudySpec, value: float) -> str | None:
     """Why a measured response cannot enter this study, None when it can.
 
-    NaN and infinities pass: they are recorded as diverged runs, not refused.  The ends 0 and 1 of a success rate pass
-    too; binomial counts or a stated clip keep them finite later.
+    NaN and infinities pass, and the largest double, where trackers store them: they are recorded as diverged runs, not
+    refused.  The ends 0 and 1 of a success rate pass too; binomial counts or a stated clip keep them finite later.
     """
     response = spec.response
-    if not np.isfinite(value):
+    if not is_finite(value):
         return None
+    if abs(value) > MAX_RESPONSE:
+        return (
+            f"{response.name}: no measurement is above {MAX_RESPONSE:g} in size, got {value:g};"
+            " tell nan if the run diverged, or choose a larger unit"
+        )
     if response.link == "log" and value <= 0:
         return (
             f"{response.name}: link log needs a response greater than 0, got {value:g};"
