@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from backends import metrics, processes
+from backends import metrics, processes, used
 from backends.jobfile import (
     BAD_JOB,
     DIVERGED,
@@ -41,6 +41,9 @@ _ENDS: Mapping[int, tuple[RunState, str]] = {
     TERMINATED: (RunState.PREEMPTED, "terminated from outside (exit code 143)"),
 }
 _REASONS = {"deadline": "stopped at its deadline", "max_cost": "stopped at its cost limit"}
+
+
+_UNTOLD = (RunState.FAILED, RunState.OUT_OF_MEMORY, RunState.TIMED_OUT, RunState.LOST, RunState.CANCELLED)
 
 
 # ---- who works ------------------------------------------------------------------------------------------------------
@@ -147,12 +150,15 @@ def report(
     """
     job, metric = read_json(folder.job) or {}, last_metric(folder.metrics)
     cost = result.cost if result is not None else None
+    cost = cost if cost is not None else as_cost((metric or {}).get("cost"))
+    if cost is None and state in _UNTOLD:
+        cost = used.cost_of_time(folder, job)
     return Report(
         run_id=str(job.get("run_id") or folder.path.name),
         handle=handle,
         state=state,
         response=result.response if result is not None else None,
-        cost=cost if cost is not None else as_cost((metric or {}).get("cost")),
+        cost=cost,
         se=result.se if result is not None else None,
         successes=result.successes if result is not None else None,
         trials=result.trials if result is not None else None,

@@ -106,10 +106,11 @@ def run(
 
     with shared.open_study(file, writes=True) as study:
         spec = study.spec
-        backend = open_backend(spec.backend.kind, loop.backend_options(spec), spec.folder)
+        with shared.own_output():
+            backend = open_backend(spec.backend.kind, loop.backend_options(spec), spec.folder)
         shared.warn(study.warnings)
         try:
-            with live.watching(spec, study.state) as watch:
+            with shared.own_output(), live.watching(spec, study.state) as watch:
                 ended = study.run(backend, watch=watch, max_runs=max_runs, max_seconds=max_seconds)
         except KeyboardInterrupt:
             _leave(study, backend, file)
@@ -336,6 +337,7 @@ def main() -> None:
         if "--debug" in arguments:
             traceback.print_exc()
         code = _report(error, as_json="--json" in arguments)
+    shared.end_output()
     sys.exit(code if isinstance(code, int) else 0)
 
 

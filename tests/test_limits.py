@@ -1,13 +1,16 @@
 """Limits of memory, and what people see of the logs."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from backends import open_backend, processes
+from backends import jobfile, jsonfile, open_backend, processes, used
+from backends.jobfile import JobFolder, last_lines
 from backends.local import Local
 from planner import cli
 from planner.execution import BackendError
@@ -108,6 +111,42 @@ def by_size(job):
     assert len(large) < 4, "the larger designs are not even tried"
 
 
+def _folder(path: Path, **files: dict[str, Any]) -> JobFolder:
+    for name, content in files.items():
+        jsonfile.write_json(path / f"{name}.json", content)
+    return JobFolder(path)
+
+
+def test_an_attempt_without_a_word_is_charged_its_time(tmp_path: Path) -> None:
+    job = {"run_id": "r9", "attempt": 0, "max_cost": 1000.0, "axes": {}, "domain": "web", "seed": 0}
+    lost = _folder(tmp_path / "r9", job=job, process={"attempt": 0, "started_at": 5000.0})
+    for path in (lost.process, lost.job):
+        os.utime(path, (5030.0, 5030.0))
+    assert used.cost_of_time(lost, job) is None, "nothing has finished yet"
+    for name, cost, seconds in (("r1", 50.0, 100.0), ("r2", 10.0, 20.0), ("r3", 900.0, 30.0)):
+        ending = {"attempt": 0, "code": 0, "started_at": 1000.0, "ended_at": 1000.0 + seconds}
+        _folder(tmp_path / name, exit=ending, result={"response": 1.0, "cost": cost})
+    _folder(tmp_path / "r4", exit={"attempt": 0, "code": 1, "started_at": 1.0, "ended_at": 2.0}, result={"cost": 1e9})
+    assert used.cost_of_time(lost, job) == pytest.approx(0.5 * 40.0), "30 s, and 10 until the next sign of life"
+    assert used.cost_of_time(lost, job | {"max_cost": 7.0}) == 7.0
+    assert used.cost_of_time(lost, job | {"attempt": 1}) is None, "that one never began"
+    report = Local({"command": ["true"], "slots": 1}, tmp_path).poll(["0:r9"])[0]
+    assert report.state is RunState.LOST and report.cost == pytest.approx(20.0)
+    lost.metrics.write_text('{"step": 1, "value": 3.0, "cost": 4.5}\n')
+    assert Local({"command": ["true"], "slots": 1}, tmp_path).poll(["0:r9"])[0].cost == 4.5, "its own word goes first"
+
+
+def test_a_failure_is_charged_until_it_failed(tmp_path: Path) -> None:
+    good = {"attempt": 0, "code": 0, "started_at": 0.5, "ended_at": 10.5}
+    _folder(tmp_path / "r1", exit=good, result={"response": 1.0, "cost": 30.0})
+    job = {"run_id": "r2", "attempt": 1}
+    process = {"attempt": 1, "started_at": 100.0}
+    failed = _folder(tmp_path / "r2", job=job, process=process, exit={"attempt": 1, "code": 1, "ended_at": 104.0})
+    assert used.cost_of_time(failed, job) == pytest.approx(12.0)
+    jsonfile.write_json(failed.exit, {"attempt": 1, "code": jobfile.BAD_JOB, "ended_at": 104.0})
+    assert used.cost_of_time(failed, job) is None
+
+
 def test_status_shows_the_end_of_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "local_trainers.py").write_text(test_local.TRAINER)
     path = write_study(tmp_path)
@@ -125,8 +164,6 @@ def test_status_shows_the_end_of_logs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_log_that_is_binary_and_endless_is_cut(tmp_path: Path) -> None:
-    from backends.jobfile import JobFolder, last_lines
-
     folder = JobFolder(tmp_path)
     assert last_lines(tmp_path) == []
     folder.log.write_bytes(b"\xff\xfe" * 10_000 + b"\n\n   \nlast " + b"x" * 1000 + b"\n")

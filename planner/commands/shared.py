@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,39 @@ def show(document: Mapping[str, Any], render: str, as_json: bool, warnings: Sequ
     except BrokenPipeError:
         # Whoever read our output has enough; Python would complain again when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def own_output() -> Iterator[None]:
+    """What others print on standard output meanwhile, engines and their libraries, goes to standard error."""
+    if not _is_real_output():
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(ours, 1)
+        os.close(ours)
+
+
+def end_output() -> None:
+    """Nothing more is ours: what engines still say when the program ends goes to standard error."""
+    if _is_real_output():
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
+        os.dup2(2, 1)
+
+
+def _is_real_output() -> bool:
+    try:
+        return sys.stdout.fileno() == 1
+    except (OSError, ValueError):
+        return False
 
 
 def warn(warnings: Iterable[str]) -> None:
