@@ -121,7 +121,7 @@ def test_the_truth_of_the_simulator_is_written_a_second_time() -> None:
 
 
 def test_ledger_and_laws_know_little() -> None:
-    parts = ("ledger", "telling", "store", "events", "filecheck")
+    parts = ("ledger", "telling", "store", "storetables", "postgres", "sqlite", "events", "filecheck")
     known = tuple(f"planner.{name}" for name in (*parts, "records", "errors"))
     ledger = [
         each

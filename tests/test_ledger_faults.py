@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from planner import filecheck, store
+from planner import filecheck, store, storetables
 from planner.errors import StoreBusy, StoreDamaged, StoreError, StoreTooNew
 from planner.ledger import Ledger, replay
 from planner.records import Design, Event, RunState
@@ -562,10 +562,10 @@ def test_writes_that_fail_half_way_keep_the_old_state(path: Path, children: Call
 
 
 def test_a_store_that_cannot_be_made_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(connection: sa.Connection) -> None:
+    def fail(connection: sa.Connection, version: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "_create_tables", fail)
+    monkeypatch.setattr(storetables, "create", fail)
     with pytest.raises(StoreError, match="no space left"):
         open_ledger(path)
     assert list(path.parent.iterdir()) == []
