@@ -14,7 +14,7 @@ from backends.jsonfile import as_cost, finite
 from planner.records import CurvePoint, thin_curve
 
 # Read at one look at a run under way, so that a look stays short; at its end all of the file is read.
-MAX_BYTES = 1 << 22
+MAX_BYTES = 1 << 21
 _MAX_FILES = 4096
 _NOT_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity")
 

@@ -4,7 +4,8 @@ Options: `truth` (a name of `backends.truths.TRUTHS`) and any constant of that t
 `noise_df` (degrees of freedom of Student-t noise; default: Gaussian); `cost_noise` (sd of the log of the real cost over
 the predicted one); `roles` (study axis -> role, for axes whose name does not say it); `sources` (axes that are other
 ways to buy one, see `backends.truths.sources`); `seconds_per_cost` (duration of a run; deadlines hold only if given) or
-`realtime_seconds` (every run takes so long on the real clock); `failures` (a list of tables, see `Failure`).
+`realtime_seconds` (every run takes so long on the real clock); `failures` (a list of tables, see `Failure`);
+`curve_points` (how many points of its curve a run reports; 0).
 
 What a run answers depends on `seed` and its run_id only, and a handle holds all there is to know of a job: a new
 simulator given an old handle reports the same.  The predicted cost is taken from `job.options["predicted_cost"]`;
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from backends import FOREIGN
+from backends import FOREIGN, simulated_curves
 from backends.truths import TRUTHS, Truth
 from backends.truths.domains import Mean
 from backends.truths.sources import check_sources, with_worth
@@ -55,6 +56,7 @@ class Settings:
     seconds_per_cost: float | None = None
     realtime_seconds: float | None = None
     failures: Sequence[Mapping[str, Any]] = ()
+    curve_points: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,11 +128,11 @@ class Simulator:
         """Reports; simulated time first moves on to the end of the next run."""
         runs = [self._run_of(handle) for handle in handles]
         if self.settings.realtime_seconds is None:
-            self._run_until(min((run.ends_at for run in self._active if run.ends_at is not None), default=self.clock))
+            self._run_until(min((self._next_news(run) for run in self._active), default=self.clock))
         else:
             self._run_until(time.monotonic() - self._opened_at)
         return [
-            _unknown_report(handle) if run is None else run.report if run.ended else _unfinished_report(run)
+            _unknown_report(handle) if run is None else self._report(run)
             for handle, run in zip(handles, runs, strict=True)
         ]
 
@@ -141,8 +143,14 @@ class Simulator:
         left = run.seconds if run.ends_at is None else run.ends_at - self.clock
         done = 1.0 - left / run.seconds if run.seconds > 0 else 0.0
         cost = None if run.report.cost is None else run.report.cost * done
+        points = self._report(run).points
         run.report = Report(
-            run_id=run.report.run_id, handle=handle, state=RunState.CANCELLED, cost=cost, message="cancelled"
+            run_id=run.report.run_id,
+            handle=handle,
+            state=RunState.CANCELLED,
+            cost=cost,
+            message="cancelled",
+            points=points,
         )
         run.ended = True
         (self._waiting if run in self._waiting else self._active).remove(run)
@@ -172,6 +180,44 @@ class Simulator:
             run = self._waiting.popleft()
             run.ends_at = self.clock + run.seconds
             self._active.append(run)
+
+    def _share(self, run: _Run) -> float:
+        """How much of its way a run has gone."""
+        if run.ended or run.ends_at is None or run.seconds <= 0:
+            return float(run.ended)
+        return min(1.0, max(0.0, 1.0 - (run.ends_at - self.clock) / run.seconds))
+
+    def _next_news(self, run: _Run) -> float:
+        """When a run that is under way ends or reports its next point."""
+        end, num = run.ends_at or 0.0, self.settings.curve_points
+        if not num:
+            return end
+        shares = simulated_curves.shares(num)
+        later = shares[shares > self._share(run) * (1.0 + 1e-6)]
+        return end - (1.0 - float(later[0])) * run.seconds if len(later) else end
+
+    def _report(self, run: _Run) -> Report:
+        """What is told of a run now."""
+        if not self.settings.curve_points or run.report.state is RunState.CANCELLED:
+            return run.report if run.ended else _unfinished_report(run)
+        points = simulated_curves.curve(
+            _generator(self.settings.seed, run.work["run_id"], "curve"),
+            run.report.response,
+            run.report.cost,
+            self._share(run),
+            self.settings.curve_points,
+            falls=self.truth.response == "loss",
+            diverges=run.report.state is RunState.DIVERGED,
+        )
+        if run.ended:
+            return dataclasses.replace(run.report, points=points)
+        last = points[-1] if points else None
+        return dataclasses.replace(
+            _unfinished_report(run),
+            points=points,
+            cost=None if last is None else last.cost,
+            progress=None if last is None else {"step": last.step, "value": last.value},
+        )
 
     def _run_until(self, limit: float) -> None:
         """Moves the clock to `limit`; what waits starts at the moment a slot becomes free, not at the next poll."""
@@ -298,6 +344,8 @@ def _settings(options: Mapping[str, Any]) -> tuple[Settings, Truth, list[Failure
 def _check_numbers(settings: Settings, constants: Mapping[str, Any]) -> None:
     if isinstance(settings.slots, bool) or not isinstance(settings.slots, int) or settings.slots < 1:
         raise BackendError(f"backend.slots is {settings.slots!r}; it must be a whole number, at least 1")
+    if isinstance(settings.curve_points, bool) or settings.curve_points not in range(1001):
+        raise BackendError(f"backend.curve_points is {settings.curve_points!r}; it must be a whole number up to 1000")
     numbers = {name: getattr(settings, name) for name in ("noise_df", "seconds_per_cost", "realtime_seconds")}
     for name, value in (
         {k: v for k, v in numbers.items() if v is not None} | {"cost_noise": settings.cost_noise}

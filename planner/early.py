@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OPTION = "early_stop"
 # A run is judged each time that it has used so much more of its predicted cost.
-JUDGED_SHARE = 0.1
+JUDGED_SHARE = 0.2
 _TOLD = math.inf  # judged for good: this process has asked the backend to end the run
 
 

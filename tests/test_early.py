@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,6 +154,16 @@ def test_the_longer_the_curve_the_less_is_left_to_learn(trained: Trained) -> Non
     expected = _truth({"N": 8.0, "D": 16.0})
     early_on, late = _worth(trained, expected, 0.2), _worth(trained, expected, 0.9)
     assert late.finishing < early_on.finishing and late.cost_left < early_on.cost_left
+
+
+def test_a_run_is_finished_when_its_cost_would_buy_nothing_else(trained: Trained) -> None:
+    (run,) = trained.state.pending()
+    spec = trained.study.spec
+    targets = target_points(spec, trained.posterior, candidates.target_points(spec))
+    broke = replace(trained.state, total=trained.state.spent + trained.state.reserved)
+    points = _points(_truth(run.design.axes), cost=run.predicted_cost, until=0.85)
+    cheap = spec.model_copy(update={"budget": spec.budget.model_copy(update={"per_run_max": 1e-9})})
+    assert finishing.worth_of_finishing(cheap, broke, trained.posterior, targets, {run.run_id: points}) == {}
 
 
 def test_nothing_is_judged_while_predictions_do_not_hold(trained: Trained) -> None:

@@ -274,6 +274,43 @@ def test_cancelling_charges_what_was_used_and_frees_the_slot() -> None:
     assert [report.cost for report in reports] == [1.0, 1.0, 0.0]
 
 
+@pytest.mark.parametrize("truth", ["chinchilla", "rewards"])
+def test_runs_report_curves_that_come_to_their_end_value(truth: str) -> None:
+    name = next(name for name in TRUTHS if name == truth or (truth == "rewards" and TRUTHS[name].response != "loss"))
+    backend = open_simulator(truth=name, curve_points=20, slots=2)
+    long, short = backend.submit(job_of("a", cost=8.0)), backend.submit(job_of("b", cost=1.0))
+    seen = [backend.poll([long, short]) for _ in range(45)]
+    reports = [each[0] for each in seen]
+    assert {report.state for report in reports[:10]} == {RunState.RUNNING} and reports[-1].state is RunState.COMPLETED
+    lengths = [len(report.points) for report in reports]
+    assert lengths == sorted(lengths) and lengths[0] == 0 and lengths[-1] == 20 and len(set(lengths)) > 15
+    final = reports[-1]
+    assert all(report.points == final.points[: len(report.points)] for report in reports)
+    assert final.points[-1].value == final.response and final.points[-1].schedule_complete
+    assert final.points[-1].cost == final.cost == 8.0
+    assert not any(point.schedule_complete for point in final.points[:-1])
+    again = open_simulator(truth=name, curve_points=20, slots=2)
+    assert finish(again, [long] * 25)[0].points == final.points
+
+
+def test_a_run_that_diverges_shows_it_and_a_cancelled_one_keeps_its_curve() -> None:
+    backend = open_simulator(curve_points=20, failures=[{"state": "diverged", "cost_fraction": 1.0}])
+    handle = backend.submit(job_of())
+    for _ in range(18):
+        (report,) = backend.poll([handle])
+    assert report.state is RunState.RUNNING and [point.value for point in report.points[-2:]] == [None, None]
+    backend.cancel(handle)
+    (cancelled,) = backend.poll([handle])
+    assert cancelled.state is RunState.CANCELLED and cancelled.points == report.points
+    assert cancelled.cost == pytest.approx(report.cost)
+
+
+@pytest.mark.parametrize("value", [-1, 2.5, True, "many", 10_000])
+def test_a_wrong_number_of_points_is_refused(value: Any) -> None:
+    with pytest.raises(BackendError, match="curve_points"):
+        open_simulator(curve_points=value)
+
+
 def test_realtime_runs_take_their_time() -> None:
     backend = open_simulator(realtime_seconds=0.2, slots=1)
     started = time.monotonic()

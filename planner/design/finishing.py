@@ -4,7 +4,8 @@ The final response y of a run at x moves the estimate of a target psi by K (y - 
 expected fall of the target's squared error by finishing is E[K^2 (y - mu)^2] under what is believed of y: before the
 run, K^2 var(y), the gain by which the run was bought; with its curve, which predicts m and v, K^2 ((m - mu)^2 + v).  A
 run that will end as expected has taught what it can, one that will surprise is worth more than ever.  It is stopped
-when that is less than `MARGIN` of the fall of the targets' variance that its remaining cost buys elsewhere: two plans.
+when that is less than `MARGIN` of what its remaining cost lowers the variance of the targets by elsewhere, added to the
+plan for what is left of the budget.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from planner import candidates as candidate_tables
 from planner.design import stopping
 from planner.design.extrapolation import Curve, Ending, predict_end
-from planner.design.plan import conditioned, plan_budget
+from planner.design.plan import conditioned, plan_budget, worth_of_more
 from planner.design.surrogate import Surrogate, compress, make_surrogate
 from planner.inference import one_blas_thread
 from planner.records import RunState
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from planner.spec import StudySpec
 
 MARGIN = 0.5
+_NEARLY_DONE = 0.9  # of a run: nothing to be saved any more
 _MAX_CANDIDATES = 400
 _ANCHORS = 160
 _NINETY = 1.645
@@ -71,17 +73,18 @@ def worth_of_finishing(
         if run.state is RunState.COMPLETED and run.cost and run.points()
         if (curve := curve_of(run, run.points(), run.cost, posterior.encoding)) is not None
     ]
-    told = {}
+    judged = []
     for run_id, points in curves.items():
         run = state.runs[run_id]
         whole = max(run.predicted_cost, 1.02 * (run.cost_so_far or 0.0))
         curve = curve_of(run, points, whole, posterior.encoding)
-        ending = None if curve is None else predict_end(curve, finished)
+        ending = None if curve is None or curve.share[-1] > _NEARLY_DONE else predict_end(curve, finished)
         if curve is not None and ending is not None:
-            left = whole * (1.0 - float(curve.share[-1]))
-            with one_blas_thread():
-                told[run_id] = _worth(spec, state, posterior, targets, run, ending, left)
-    return told
+            judged.append((run, ending, whole * (1.0 - float(curve.share[-1]))))
+    if not judged:
+        return {}
+    with one_blas_thread():
+        return _worths(spec, state, posterior, targets, judged)
 
 
 def curve_of(run: RunRecord, points: Sequence[CurvePoint], whole: float, encoding: Encoding) -> Curve | None:
@@ -95,48 +98,50 @@ def curve_of(run: RunRecord, points: Sequence[CurvePoint], whole: float, encodin
     return Curve(share, encoding.scale.to_eta(value), final)
 
 
-def _worth(
+def _worths(
     spec: StudySpec,
     state: StudyState,
     posterior: StudyPosterior,
     targets: TargetPoints,
-    run: RunRecord,
-    ending: Ending,
-    left: float,
-) -> Worth:
-    # What runs that are being stopped will give back is spent elsewhere already.
-    leaving = [each for each in state.pending() if each.early_stop]
-    back = sum(each.reserved - (each.cost_so_far or 0.0) for each in leaving)
-    freed = replace(state, reserved=max(0.0, state.reserved - left - back))
+    judged: Sequence[tuple[RunRecord, Ending, float]],
+) -> dict[str, Worth]:
+    """Each of the runs, with the cost that it still needs, beside one plan for what is left of the budget."""
+    # What runs that are being stopped will give back is spent already.
+    pending = state.pending()
+    back = sum(each.reserved - (each.cost_so_far or 0.0) for each in pending if each.early_stop)
+    most = max(left for _, _, left in judged)
+    freed = replace(state, reserved=max(0.0, state.reserved - back - most))
     table = candidate_tables.candidate_designs(spec, freed)
+    if not len(table):
+        return {}  # unspent budget has no value of its own: they are finished
     if len(table) > _MAX_CANDIDATES:
         order = np.argsort(table.cost, kind="stable")
         table = table.take(np.sort(order[np.linspace(0, len(order) - 1, _MAX_CANDIDATES).round().astype(int)]))
-    others = [each for each in state.pending() if each.run_id != run.run_id and not each.early_stop]
-    under_way = [run, *others]
-    domain = np.array([spec.domain_index(each.design.domain) for each in under_way])
-    x = np.array([[each.design.axes[name] for name in spec.axis_names] for each in under_way])
+    going_on = [each for each in pending if not each.early_stop]
+    domain = np.array([spec.domain_index(each.design.domain) for each in going_on])
+    x = np.array([[each.design.axes[name] for name in spec.axis_names] for each in going_on])
     points, aims = _points(posterior, targets, table.domain, table.x, domain, x)
-    this, pending = len(table), np.arange(len(table) + 1, len(table) + len(under_way))
-    cross, own = conditioned(points, aims, targets.rows, pending)
-    spread = float(own[this] + points.noise_var[this])
-    expected = float(points.mean[this])
-    mean, variance = _combined(expected, spread, ending)
-    finishing = float((cross[this] ** 2).sum()) / spread**2 * ((mean - expected) ** 2 + variance)
-    cost = np.concatenate([table.cost, np.full(len(under_way), np.inf)])
-    ends = (
-        [
-            plan_budget([points], [aims], cost, budget=budget, pending=pending, target_rows=targets.rows)
-            for budget in (max(0.0, freed.remaining - left), freed.remaining)
-        ]
-        if len(table)
-        else []
-    )
-    elsewhere = max(0.0, ends[0].variance_after - ends[1].variance_after) if ends else 0.0
-    before = ends[0].variance_before if ends else 0.0
-    edges = expected, ending.mean - _NINETY * ending.sd, ending.mean + _NINETY * ending.sd
-    middle, *interval = map(float, posterior.encoding.scale.from_eta(np.array(edges)))
-    return Worth(finishing, elsewhere, before, (min(interval), max(interval)), middle, left)
+    cost = np.concatenate([table.cost, np.full(len(going_on), np.inf)])
+    here = len(table) + np.arange(len(going_on))
+    budget = max(0.0, freed.remaining - most)
+    rows = targets.rows
+    plan = plan_budget([points], [aims], cost, budget=budget, pending=here, target_rows=rows)
+    budget -= float(cost[plan.picks].sum())
+    budgets = [budget + left for _, _, left in judged]
+    elsewhere = worth_of_more(points, aims, cost, plan=plan, pending=here, budgets=budgets, target_rows=rows)
+    # Now, before the runs under way and the plan are known, where all of them count most.
+    before = float(conditioned(points, aims, rows, here[:0])[2])
+    told = {}
+    for (run, ending, left), other in zip(judged, elsewhere, strict=True):
+        this = len(table) + [each.run_id for each in going_on].index(run.run_id)
+        cross, own, _ = conditioned(points, aims, rows, here[here != this])
+        spread, expected = float(own[this] + points.noise_var[this]), float(points.mean[this])
+        mean, variance = _combined(expected, spread, ending)
+        finishing = float((cross[this] ** 2).sum()) / spread**2 * ((mean - expected) ** 2 + variance)
+        edges = expected, ending.mean - _NINETY * ending.sd, ending.mean + _NINETY * ending.sd
+        middle, *interval = map(float, posterior.encoding.scale.from_eta(np.array(edges)))
+        told[run.run_id] = Worth(finishing, other, before, (min(interval), max(interval)), middle, left)
+    return told
 
 
 def _points(
@@ -151,9 +156,8 @@ def _points(
     domains = np.concatenate([domain, run_domain, targets.domain]).astype(int)
     points = make_surrogate(posterior, domains, np.concatenate([x, run_x, targets.x]))
     first = len(domain) + len(run_domain)
-    some = np.linspace(0, max(len(domain) - 1, 0), min(len(domain), _ANCHORS)).round().astype(int)
-    anchor = np.unique(np.concatenate([some, np.arange(len(domain), len(domains))])) if len(domain) else None
-    points = points if anchor is None else compress(points, anchor=anchor)
+    some = np.linspace(0, len(domain) - 1, min(len(domain), _ANCHORS)).round().astype(int)
+    points = compress(points, anchor=np.concatenate([some, np.arange(len(domain), len(domains))]))
     return points.take(slice(0, first)), points.take(slice(first, None))
 
 

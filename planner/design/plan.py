@@ -75,12 +75,14 @@ class _State:
 
 def conditioned(
     candidates: Surrogate, targets: Surrogate, target_rows: np.ndarray | None, pending: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Covariances with the targets, (C, R), and variances, (C,), of candidates once those in `pending` are known."""
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Covariances with the targets, (C, R), and variances, (C,), of candidates once those in `pending` are known, and
+    the summed variance of the targets then.
+    """
     state = _State(candidates, targets, target_rows)
     for index in pending:
         state.condition(int(index))
-    return state.cross, state.own
+    return state.cross, state.own, float(state.target_var.sum())
 
 
 class _Responses:
@@ -152,6 +154,36 @@ def plan_budget(
     if 1 < len(best.picks) <= _MAX_SWAPPED:
         best = _swap(best, start, cost, purses, purse, taken, may_repeat, max_picks)
     return best
+
+
+def worth_of_more(
+    candidates: Surrogate,
+    targets: Surrogate,
+    cost: np.ndarray,
+    *,
+    plan: Plan,
+    pending: np.ndarray,
+    budgets: Sequence[float],
+    target_rows: np.ndarray | None = None,
+) -> list[float]:
+    """How much less variance is left when a plan goes on with each of so many budgets; arguments as for `plan_budget`.
+
+    What the plan holds is kept, so that this is a lower bound of what a plan made anew would gain.
+    """
+    start = _Responses([_State(candidates, targets, target_rows)], np.ones(1))
+    taken = np.zeros(len(cost), dtype=bool)
+    for index in [*pending, *plan.picks]:
+        start.condition(int(index))
+        taken[index] = True
+    before, purse, falls = start.variance(), np.zeros(len(cost), dtype=int), []
+    for budget in budgets:
+        ends = []
+        for rule in _RULES[:2]:
+            end = start.copy()
+            _greedy(end, cost, np.array([float(budget)]), purse, taken.copy(), rule, False, _MAX_PICKS)
+            ends.append(end.variance())
+        falls.append(max(0.0, before - min(ends)))
+    return falls
 
 
 def _swap(

@@ -14,7 +14,7 @@ from planner.design import seeding
 from planner.design.explain import explain, words
 from planner.design.finishing import Worth, worth_of_finishing
 from planner.design.plan import Plan, plan_budget
-from planner.design.stopping import StopRule
+from planner.design.stopping import StopRule, are_calibrated
 from planner.design.surrogate import compress, make_surrogate
 from planner.design.targets import TargetPoints, reads_draws, target_points
 from planner.errors import InputError
@@ -84,6 +84,8 @@ class Planner:
         self, spec: StudySpec, state: StudyState, curves: Mapping[str, Sequence[CurvePoint]]
     ) -> dict[str, Worth]:
         """What finishing runs under way is worth beside what their remaining cost buys; see `design.finishing`."""
+        if not are_calibrated(state):
+            return {}
         posterior = self._posterior = self._posterior or self._fit(spec, state)
         targets = target_points(spec, posterior, candidate_tables.target_points(spec))
         return worth_of_finishing(spec, state, posterior, targets, curves)
