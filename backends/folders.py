@@ -51,7 +51,8 @@ class FolderBackend:
                 "run_id": job.run_id,
                 "attempt": job.attempt,
                 "domain": job.design.domain,
-                "axes": dict(job.design.axes),
+                # What follows from the axes is filled into commands as they are.
+                "axes": {**job.design.axes, **job.options.get("derived", {})},
                 "seed": job.design.seed,
                 "max_cost": job.max_cost,
                 "deadline_seconds": job.deadline_seconds,

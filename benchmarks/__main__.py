@@ -1,4 +1,4 @@
-"""`python -m benchmarks run|recipe|calibration|weights|speed|slots|report`."""
+"""`python -m benchmarks run|recipe|calibration|weights|speed|rollouts|slots|report`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "calibration": "ranks of simulated truths in their posteriors, which are uniform if the engine is right",
     "weights": "which weights of the laws predict hidden targets best",
     "speed": "time and memory of one update and plan, with their growth",
+    "rollouts": "how many rollouts a large sampling budget wants, from a small part of a grid",
     "slots": "which share of the time the slots of this machine are busy with short jobs",
     "report": "tables and figures from result files",
 }

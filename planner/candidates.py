@@ -142,6 +142,9 @@ def _pool_designs(spec: StudySpec) -> DesignTable:
             f"W:duplicate_row pool: {num_repeated} rows repeat the domain and axis values of another; one design each"
         )
         spec.cached("design_warnings", lambda: (text,))
+    first = first[spec.within_limits(x[first])]
+    if not len(first):
+        raise InputError("limits: no row of the pool keeps to [[limits]]; widen them")
     x, domain, index = x[first], domain[first], index[first]
     cost = rows.cost[index] if rows.cost is not None else spec.costs(domain, x)
     row = rows.row[index]
@@ -177,9 +180,12 @@ def _generated_designs(spec: StudySpec) -> DesignTable:
         domains.append(np.full(len(parts[key]), index, dtype=np.int64))
     x, domain = np.concatenate(points), np.concatenate(domains)
     cost = spec.costs(domain, x)
-    good = np.flatnonzero(np.isfinite(cost) & (cost > 0))
+    good = np.flatnonzero(np.isfinite(cost) & (cost > 0) & spec.within_limits(x))
     if not len(good):
-        raise InputError("cost: no design of the box has a finite cost greater than 0; check [cost] terms and powers")
+        raise InputError(
+            "cost: no design of the box has a finite cost greater than 0 and keeps to [[limits]]; check [cost] terms"
+            " and powers, and the limits"
+        )
     return DesignTable(domain=domain[good], x=x[good], cost=cost[good], row=np.full(len(good), -1, dtype=np.int64))
 
 

@@ -314,6 +314,10 @@ def job_of(place: Workplace, run: RunRecord) -> Job:
         attempt=run.attempt,
         max_cost=None if overrun is None else run.predicted_cost * overrun,
         deadline_seconds=deadline,
-        options={**backend_options(place.spec), "predicted_cost": run.predicted_cost},
+        options={
+            **backend_options(place.spec),
+            "predicted_cost": run.predicted_cost,
+            **({"derived": place.spec.derived_values(run.design.axes)} if place.spec.derived else {}),
+        },
         continues=continuing.job_part(place.ledger.state(), run, place.folder),
     )

@@ -492,6 +492,14 @@ class Study:
         wanted = [b for target in self.spec.targets if target.kind == "recipe" for b in target.budgets]
         return _positive(budget if budget is not None else [*wanted, self.spec.budget.total][0])
 
+    def rollouts(
+        self, budgets: Sequence[float], domain: str | None = None, *, batch: float | None = None
+    ) -> list[dict[str, Any]]:
+        """How a sampling budget is split into rollouts, problems and updates: see `planner.rollouts.rollout_table`."""
+        from planner import rollouts
+
+        return rollouts.rollout_table(self.spec, self.posterior(), self._domain(domain), budgets, batch=batch)
+
     def audit(self) -> Audit:
         """Whether the posterior is to be trusted, and why; see `planner.audit.Audit` and `planner.verdict`."""
         from planner import audit, cache

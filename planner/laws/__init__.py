@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from planner.errors import InputError
 from planner.laws import sources
+from planner.laws.agentic import GATED_POWERS, SCALED_POWERS
 from planner.laws.base import Context, Law, LawAxis, LawFamily, Parameter, law_axes
 from planner.laws.coupled import COUPLED_POWERS
 from planner.laws.curves import BROKEN_POWER, RECTIFIED, SIGMOID, U_SHAPE
@@ -21,6 +22,7 @@ from planner.laws.mixture import MIXTURE_BENT, MIXTURE_EXPONENTIAL, MIXTURE_POWE
 from planner.laws.powers import POWER_OF_SUM, PRODUCT_OF_POWERS, SUM_OF_POWERS
 from planner.laws.precision import PRECISION
 from planner.laws.repetition import CAPPED_TOKENS, EFFECTIVE_TOKENS
+from planner.laws.rollouts import ROLLOUT_SIGMOID
 from planner.laws.streams import STREAMS
 from planner.laws.valley import VALLEY, VALLEY_PRODUCT
 from planner.laws.vocabulary import VOCABULARY
@@ -56,6 +58,9 @@ _OF_ROLES = (
     PRECISION,
     LATENT_LOSS,
     LEARNING,
+    ROLLOUT_SIGMOID,
+    GATED_POWERS,
+    SCALED_POWERS,
 )
 for _family in (*_GENERAL, *_CURVES, *_OF_ROLES):
     register(_family)

@@ -63,6 +63,14 @@ def reference_complaints(raw: Mapping[str, Any]) -> Iterator[Complaint]:
     yield from _repeated("trackers", [{"name": each.get("name") or each.get("kind")} for each in trackers])
     if "cost" in raw:
         yield from _cost_complaints(_table(raw["cost"]), pool, axis_names, domain_names)
+    for section in ("limits", "derived"):
+        for index, each in enumerate(map(_table, _list(raw.get(section)))):
+            for name in _table(each.get("powers")):
+                if axis_names and name not in axis_names:
+                    key = f"{section}[{index}].powers.{name}"
+                    yield Complaint(key, name, "is not an axis", near(name, axis_names))
+            if section == "derived" and each.get("name") in (*axis_names, *RESERVED_NAMES):
+                yield Complaint(f"derived[{index}].name", each["name"], "is taken", "choose another name")
     only_column = _table(raw.get("cost")).get("column") is not None and not _table(raw["cost"]).get("terms")
     for index, target in enumerate(_list(raw.get("targets"))):
         if only_column and _table(target).get("kind") == "recipe":
@@ -223,15 +231,44 @@ def _cost_complaints(
             "is a column of the pool file, and there is none",
             "add a [pool] with file, or use terms",
         )
+    constants = _table(cost.get("constants"))
+    yield from _constant_complaints(constants, axis_names, domain_names)
+    units = [cost.get("unit", "FLOP"), *_table(cost.get("conversions"))]
     for index, term in enumerate(terms):
         for name in _table(_table(term).get("powers")):
-            if axis_names and name not in axis_names:
+            if axis_names and name not in axis_names and name not in constants:
                 key = f"cost.terms[{index}].powers.{name}"
-                yield Complaint(key, name, "is not an axis", near(name, axis_names))
+                known = [*axis_names, *constants]
+                yield Complaint(
+                    key, name, "is not an axis" if not constants else "is no axis or constant", near(name, known)
+                )
+        unit = _table(term).get("unit")
+        if unit is not None and unit not in units:
+            rule = f"cannot be turned into {units[0]}"
+            yield Complaint(
+                f"cost.terms[{index}].unit", unit, rule, f'add conversions = {{ "{unit}" = NUMBER }} to [cost]'
+            )
         for name in _table(_table(term).get("domains")):
             if domain_names is not None and name not in domain_names:
                 key = f"cost.terms[{index}].domains.{name}"
                 yield Complaint(key, name, "is not a domain", near(name, domain_names))
+
+
+def _constant_complaints(
+    constants: Mapping[str, Any], axis_names: Sequence[str], domain_names: Sequence[str] | None
+) -> Iterator[Complaint]:
+    for name, values in constants.items():
+        key = f"cost.constants.{name}"
+        if name in axis_names:
+            yield Complaint(key, name, "is the name of an axis", "rename the constant")
+        if not isinstance(values, Mapping) or domain_names is None:
+            continue
+        for domain in values:
+            if domain not in domain_names:
+                yield Complaint(f"{key}.{domain}", domain, "is not a domain", near(domain, domain_names))
+        for domain in domain_names:
+            if domain not in values:
+                yield Complaint(f"{key}.{domain}", None, "every domain needs a value", f"add {domain} = NUMBER")
 
 
 def _target_complaints(

@@ -28,8 +28,10 @@ from planner.spec.sections import (
     Backend,
     Budget,
     Cost,
+    Derived,
     DomainSection,
     Laws,
+    Limit,
     Policy,
     Pool,
     Store,
@@ -100,6 +102,8 @@ class StudySpec(pydantic.BaseModel):
     declared_axes: tuple[AxisSection, ...] = Field(alias="axes", min_length=1)
     declared_domains: tuple[DomainSection, ...] = Field((), alias="domains")
     cost: Cost
+    limits: tuple[Limit, ...] = ()
+    derived: tuple[Derived, ...] = ()
     budget: Budget
     targets: tuple[Target, ...] = ()
     laws: Laws = Laws()
@@ -243,11 +247,9 @@ class StudySpec(pydantic.BaseModel):
                 f"cost: the price of a run is only known for rows of the pool (column {self.cost.column!r});"
                 " add [[cost.terms]] to price other points"
             )
-        if domain is None:
-            coefficients = [term.coefficient for term in self.cost.terms]
-        else:
+        if domain is not None:
             self.domain_index(domain)
-            coefficients = [term.domains.get(domain, term.coefficient) for term in self.cost.terms]
+        coefficients = [self.cost.coefficient(term, domain) for term in self.cost.terms]
         powers = [[term.powers.get(name, 0.0) for name in self.axis_names] for term in self.cost.terms]
         return np.array(coefficients, dtype=np.float64), np.array(powers, dtype=np.float64)
 
@@ -281,6 +283,24 @@ class StudySpec(pydantic.BaseModel):
                 )
             priced[off_pool] = self._term_costs(domain_index[off_pool], x[off_pool])
         return priced
+
+    def within_limits(self, x: np.ndarray) -> np.ndarray:
+        """Which points (C, A) satisfy every one of `[[limits]]`, (C,) bool."""
+        allowed = np.ones(len(x), dtype=bool)
+        for limit in self.limits:
+            powers = np.array([limit.powers.get(name, 0.0) for name in self.axis_names])
+            value = np.prod(np.asarray(x, dtype=np.float64) ** powers, axis=1)
+            # Decimal bounds of products of decimals: equality is meant up to rounding.
+            allowed &= value >= (limit.low or 0.0) * (1 - 1e-9)
+            allowed &= value <= (np.inf if limit.high is None else limit.high) * (1 + 1e-9)
+        return allowed
+
+    def derived_values(self, axes: Mapping[str, float]) -> dict[str, float]:
+        """What follows from the axes of a design by `[[derived]]`: for trainers, unknown to every law."""
+        return {
+            each.name: each.coefficient * float(np.prod([axes[name] ** power for name, power in each.powers.items()]))
+            for each in self.derived
+        }
 
     def _term_costs(self, domain_index: np.ndarray, x: np.ndarray) -> np.ndarray:
         powers = self.posynomial()[1]
@@ -403,8 +423,10 @@ SECTION_MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "store": Store,
     "policy": Policy,
     "trackers": Tracker,
+    "limits": Limit,
+    "derived": Derived,
 }
-LIST_SECTIONS: Sequence[str] = ("axes", "domains", "targets", "trackers")
+LIST_SECTIONS: Sequence[str] = ("axes", "domains", "limits", "derived", "targets", "trackers")
 REQUIRED_SECTIONS: Sequence[str] = ("study", "axes", "cost", "budget")
 
 __all__ = ["Axis", "Domain", "StudySpec", "check_response", "study_schema"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal, Self
 
 import pydantic
 
 from planner.errors import InputError
-from planner.spec.fields import Complaint, Count, Label, Number, Positive, Section, Seed, complain, refuse
+from planner.spec.fields import AxisName, Complaint, Count, Label, Number, Positive, Section, Seed, complain, refuse
 
 
 class StudySection(Section):
@@ -33,11 +34,17 @@ class DomainSection(Section):
 
 
 class CostTerm(Section):
-    """One term, `coefficient * prod_a x_a ** powers[a]`; `domains` replaces the coefficient in some domains."""
+    """One term, `coefficient * prod_a x_a ** powers[a]`; `domains` replaces the coefficient in some domains.
 
+    A power may also be that of one of `cost.constants`: `{ N = 1, tokens = 1, utilisation = -1 }`.  A `unit` of its own
+    is converted to that of the study.
+    """
+
+    name: Label | None = None
     coefficient: Positive
     powers: dict[str, Number] = pydantic.Field(default_factory=dict)
     domains: dict[str, Positive] = pydantic.Field(default_factory=dict)
+    unit: str | None = None
 
 
 class Cost(Section):
@@ -47,6 +54,20 @@ class Cost(Section):
     terms: tuple[CostTerm, ...] = ()
     column: Label | None = None
     conversions: dict[Label, Positive] = pydantic.Field(default_factory=dict)  # other unit -> how many `unit` one is
+    # What drives costs and is no axis (horizon, latency, utilisation): a number, or one for each domain.
+    constants: dict[Label, Positive | dict[str, Positive]] = pydantic.Field(default_factory=dict)
+
+    def coefficient(self, term: CostTerm, domain: str | None) -> float:
+        """A term's coefficient in a domain (None: in none in particular), constants and unit counted in."""
+        value = term.coefficient if domain is None else term.domains.get(domain, term.coefficient)
+        for name, power in term.powers.items():
+            if name in self.constants:
+                constant = self.constants[name]
+                if isinstance(constant, dict):
+                    middle = math.exp(sum(map(math.log, constant.values())) / len(constant))
+                    constant = constant.get(domain or "", middle)
+                value *= constant**power
+        return value * (1.0 if term.unit is None else self.factor(term.unit))
 
     def factor(self, unit: str) -> float:
         """How many of the study's cost units one `unit` is.  Raises `InputError` for one that it does not know."""
@@ -63,6 +84,30 @@ class Cost(Section):
     @classmethod
     def _as_tuple(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
+
+
+class Derived(Section):
+    """`[[derived]]`: `coefficient * prod_a x_a ** powers[a]`, handed to the trainer beside the axes and not chosen."""
+
+    name: AxisName
+    coefficient: Positive
+    powers: dict[str, Number]
+
+
+class Limit(Section):
+    """`[[limits]]`: designs with `low <= prod_a x_a ** powers[a] <= high` only, such as a batch that fits."""
+
+    powers: dict[str, Number]
+    low: Positive | None = None
+    high: Positive | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low is None and self.high is None:
+            raise complain("bounds nothing", "add low = NUMBER, or high = NUMBER")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise complain(f"has low = {self.low:g} above high = {self.high:g}", "exchange them")
+        return self
 
 
 class Budget(Section):

@@ -28,7 +28,7 @@ _BACKEND = """
 [backend]
 kind = "simulator"
 truth = "{truth}"
-
+{options}
 # The ledger of runs is an SQLite file beside this one; several machines can share a PostgreSQL database instead.
 # [store]
 # url = "postgresql://user@host/database"
@@ -109,12 +109,27 @@ unit = "parameters"
 role = "parameters"
 values = [6e8, 1.7e9, 4e9, 8e9]   # only these models exist
 
+# Where domains have worlds (repositories, sites), write two axes instead, role = "worlds" and role = "structures".
 [[axes]]
 name = "environments"
 role = "environments"
 low = 4
 high = 384
 integer = true
+
+# Another way to buy environments.  None may be bought; `low` is the least one would buy.  `discount` is what one is
+# worth beside as many real ones, `break_even` the number per real one at which they are worth nothing together: guesses
+# with their errors, here for AWM as He et al. 2026 measured it.  GenEnv: [0.66, 0.06], 3.80 dollar.  Of tasks (add an
+# axis with source_of = "tasks"): AutoPlay [0.54, 0.04] and [4, 1]; SCA [0.51, 0.05]; RLVE [0.57, 0.04].  Of
+# trajectories: SWiRL [0.34, 0.06] and [1.1, 0.1].
+[[axes]]
+name = "synthetic"
+source_of = "environments"
+low = 4
+high = 2000
+integer = true
+discount = [0.71, 0.15]
+break_even = [8.5, 3]
 
 [[axes]]
 name = "tasks"
@@ -125,44 +140,94 @@ integer = true
 
 [[axes]]
 name = "trajectories"
-unit = "per environment and task"
+unit = "per task"
 role = "trajectories"
 low = 1
 high = 48
 integer = true
 
+# How dense rewards are can be an axis too (role = "reward_density"): the law scaled_powers lets it scale all terms.
+
+# Model, algorithm and task domain, crossed: exponents are shared by what domains have in common.
 [[domains]]
-name = "math-code"
-factors = {{ family = "reasoning", algorithm = "GRPO" }}
+name = "qwen-grpo-math"
+factors = {{ family = "qwen", algorithm = "GRPO", task = "math" }}
 
 [[domains]]
-name = "web"
-factors = {{ family = "interaction", algorithm = "GRPO" }}
+name = "qwen-ppo-math"
+factors = {{ family = "qwen", algorithm = "PPO", task = "math" }}
 
-# Sampling and training grow with model, tasks and trajectories; environments and tasks also have to be built.
-# `domains` replaces a coefficient where a domain is dearer.
+[[domains]]
+name = "qwen-grpo-swe"
+factors = {{ family = "qwen", algorithm = "GRPO", task = "swe" }}
+
+# What a run is charged: a sum of terms in axes and constants, all turned into one unit.  Rollouts and training are
+# bilinear in N and trajectories; failed rollouts are paid but not kept, and accelerators are not always busy.
 [cost]
 unit = "GPU-hour"
-terms = [
-  {{ coefficient = 1e-12, powers = {{ N = 1, tasks = 1, trajectories = 1 }} }},
-  {{ coefficient = 0.5, powers = {{ environments = 1 }}, domains = {{ web = 1.0 }} }},
-  {{ coefficient = 0.01, powers = {{ tasks = 1 }} }},
-]
+conversions = {{ dollar = 0.5, second = 2.8e-4, FLOP = 2.8e-19 }}   # a GPU does 1e15 FLOP a second
+
+[[cost.terms]]
+name = "construction"
+unit = "dollar"
+coefficient = 20
+powers = {{ environments = 1 }}
+
+[[cost.terms]]
+name = "synthesis"
+unit = "dollar"
+coefficient = 4.1
+powers = {{ synthetic = 1 }}
+
+[[cost.terms]]
+name = "tasks"
+unit = "dollar"
+coefficient = 0.02
+powers = {{ tasks = 1 }}
+
+[[cost.terms]]
+name = "rollouts and training"
+unit = "FLOP"
+coefficient = 8
+powers = {{ N = 1, tasks = 1, trajectories = 1, tokens = 1, kept = -1, utilisation = -1 }}
+
+[[cost.terms]]
+name = "environment latency"
+unit = "second"
+coefficient = 0.05            # twenty environments share what a GPU is charged for
+powers = {{ tasks = 1, trajectories = 1, horizon = 1, latency = 1, kept = -1 }}
+
+[[cost.terms]]
+name = "verifier"
+unit = "second"
+coefficient = 0.05
+powers = {{ tasks = 1, trajectories = 1, verifier = 1, kept = -1 }}
+
+# Drivers that differ between domains: steps of an episode, tokens of a trajectory, seconds of a call and of a check,
+# the share of rollouts that do not fail, the share of time that accelerators work.
+[cost.constants]
+horizon = {{ qwen-grpo-math = 3.4, qwen-ppo-math = 3.4, qwen-grpo-swe = 18.2 }}
+tokens = {{ qwen-grpo-math = 2600, qwen-ppo-math = 2600, qwen-grpo-swe = 11400 }}
+latency = {{ qwen-grpo-math = 0.9, qwen-ppo-math = 0.9, qwen-grpo-swe = 6.3 }}
+verifier = {{ qwen-grpo-math = 0.4, qwen-ppo-math = 0.4, qwen-grpo-swe = 41 }}
+kept = {{ qwen-grpo-math = 0.93, qwen-ppo-math = 0.93, qwen-grpo-swe = 0.81 }}
+utilisation = {{ qwen-grpo-math = 0.61, qwen-ppo-math = 0.61, qwen-grpo-swe = 0.38 }}
 
 [budget]
-total = 5000
-per_run_max = 600
+total = 30000
+per_run_max = 4000
 
 [[targets]]
-kind = "recipe"               # how to split a large budget over the four axes
-budgets = [5e3, 2e4]
+kind = "recipe"               # how to split a large budget over all axes
+budgets = [2e4]
 
 [[targets]]
-kind = "exponent"             # how fast more environments help
-axis = "environments"
+kind = "source"               # what synthetic environments are worth
+axis = "synthetic"
 
+# Additive terms, terms that share what is left to learn, and environments without which tasks do not matter.
 [laws]
-use = "auto"
+use = ["sum_of_powers", "power_of_sum", "gated_powers"]
 """
 
 _RL_SAMPLING = """
@@ -180,7 +245,7 @@ expect = [0.2, 0.8]
 name = "rollouts"
 unit = "per problem"
 role = "rollouts"
-values = [8, 16, 32, 64, 128, 256, 512, 1024]
+values = [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 
 [[axes]]
 name = "problems"
@@ -196,6 +261,17 @@ low = 20
 high = 1000
 step = 20
 
+# Batches that fit.  With low = high, the batch is fixed: problems = batch / rollouts.
+[[limits]]
+powers = {{ rollouts = 1, problems = 1 }}
+high = 65536
+
+# Handed to the trainer beside the axes and not chosen: the learning rate follows the square root of the batch.
+[[derived]]
+name = "learning_rate"
+coefficient = 3.1e-8          # 1e-6 at a batch of 1024
+powers = {{ rollouts = 0.5, problems = 0.5 }}
+
 # Problem sets of different difficulty prefer different numbers of rollouts.
 [[domains]]
 name = "easy"
@@ -210,15 +286,16 @@ unit = "rollouts"
 terms = [{{ coefficient = 1, powers = {{ rollouts = 1, problems = 1, updates = 1 }} }}]
 
 [budget]
-total = 2e7
-per_run_max = 4e6
+total = 4e7
+per_run_max = 1e7
 
 [[targets]]
 kind = "recipe"               # the best rollouts, problems and updates for so many rollouts in all
-budgets = [1e7, 1e8]
+budgets = [6e7]
 
+# A ceiling and a middle for each number of rollouts, one curve for all, and a free quadratic that neither needs.
 [laws]
-use = "auto"
+use = ["rollout_sigmoid", "sigmoid", "exp_quadratic"]
 """
 
 _TOOL_ENVIRONMENTS = """
@@ -252,6 +329,7 @@ low = 500
 high = 50000
 integer = true
 
+# Scales what every other axis is worth.
 [[axes]]
 name = "complexity"
 unit = "calls per task"
@@ -260,22 +338,33 @@ low = 1
 high = 8
 integer = true
 
+# Models of four sizes, each with a law of its own.
 [[domains]]
-name = "retail"
-factors = {{ task = "retail" }}
+name = "0.6B"
+factors = {{ size = "0.6B" }}
 
 [[domains]]
-name = "travel"
-factors = {{ task = "travel" }}
+name = "1.7B"
+factors = {{ size = "1.7B" }}
 
-# Longer tasks are dearer to write, check and train on; tools and databases are built once.
+[[domains]]
+name = "4B"
+factors = {{ size = "4B" }}
+
+[[domains]]
+name = "8B"
+factors = {{ size = "8B" }}
+
+# Longer tasks are dearer to write, check and train on, and larger models to train; tools and databases are built once.
 [cost]
 unit = "dollar"
 terms = [
-  {{ coefficient = 0.005, powers = {{ tasks = 1, complexity = 1 }} }},
-  {{ coefficient = 0.5, powers = {{ tools = 1 }} }},
-  {{ coefficient = 2, powers = {{ databases = 1 }} }},
+  {{ name = "training", coefficient = 0.001, powers = {{ tasks = 1, complexity = 1, size = 1 }} }},
+  {{ name = "writing", coefficient = 0.004, powers = {{ tasks = 1, complexity = 1 }} }},
+  {{ name = "tools", coefficient = 0.5, powers = {{ tools = 1 }} }},
+  {{ name = "databases", coefficient = 2, powers = {{ databases = 1 }} }},
 ]
+constants = {{ size = {{ "0.6B" = 0.6, "1.7B" = 1.7, "4B" = 4, "8B" = 8 }} }}
 
 [budget]
 total = 10000
@@ -283,22 +372,28 @@ per_run_max = 1000
 
 [[targets]]
 kind = "recipe"
-budgets = [1e4, 1e5]
-
-[[targets]]
-kind = "threshold"            # the budget at which this response is reached with 90 % probability
-response = 0.7
-probability = 0.9
+budgets = [1e4]
 
 [laws]
-use = "auto"
+use = ["scaled_powers", "sum_of_powers", "power_of_sum"]
 """
 
 _TEMPLATES = {
     "language-model": (_LANGUAGE_MODEL, "chinchilla", ("--parameters={N:.0f}", "--tokens={D:.0f}")),
     "agentic-data": (_AGENTIC_DATA, "agentic", ("--model-size={N:.0f}", "--tasks={tasks}")),
-    "rl-sampling": (_RL_SAMPLING, "rl_sampling", ("--rollouts={rollouts}", "--updates={updates}")),
+    "rl-sampling": (
+        _RL_SAMPLING,
+        "rl_sampling",
+        ("--rollouts={rollouts}", "--updates={updates}", "--learning-rate={learning_rate}"),
+    ),
     "tool-environments": (_TOOL_ENVIRONMENTS, "tools", ("--tools={tools}", "--tasks={tasks}")),
+}
+
+# What the simulator has to be told besides: the hidden worth of synthetic environments.
+_OPTIONS = {
+    "agentic-data": """\
+sources = { synthetic = { of = "environments", discount = 0.71, break_even = 8.5, bend = -0.39 } }
+"""
 }
 
 TEMPLATE_NAMES = tuple(_TEMPLATES)
@@ -314,4 +409,8 @@ def render_template(kind: str, name: str) -> str:
     body, truth, arguments = _TEMPLATES[kind]
     command = json.dumps(["python", "train.py", *arguments, "--domain={domain}"])
     # A JSON string is also a TOML basic string.
-    return _HEADER.format(name=json.dumps(name)) + body.format() + _BACKEND.format(command=command, truth=truth)
+    return (
+        _HEADER.format(name=json.dumps(name))
+        + body.format()
+        + _BACKEND.format(command=command, truth=truth, options=_OPTIONS.get(kind, ""))
+    )

@@ -1,0 +1,163 @@
+"""What the studies of agents and of sampling need: drivers of cost, limits, derived settings, gates, rollouts."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from planner import candidates, laws
+from planner.errors import SpecError
+from planner.laws.base import Context, LawAxis
+from planner.rollouts import record_breaking
+from planner.spec import StudySpec, parse_study_spec
+from planner.spec.templates import TEMPLATE_NAMES, render_template
+
+ROLLOUTS, PROBLEMS, UPDATES = (LawAxis(name=role, role=role) for role in ("rollouts", "problems", "updates"))
+WORLDS, TASKS = (LawAxis(name=role, role=role) for role in ("environments", "tasks"))
+
+
+def study(**changes: Any) -> StudySpec:
+    document: dict[str, Any] = {
+        "study": {"name": "drivers"},
+        "axes": [
+            {"name": "N", "low": 1e8, "high": 1e9},
+            {"name": "tasks", "low": 10, "high": 1000},
+            {"name": "trajectories", "values": [1, 2, 4, 8]},
+        ],
+        "domains": [{"name": "math"}, {"name": "swe"}],
+        "cost": {
+            "unit": "second",
+            "conversions": {"dollar": 1800.0, "FLOP": 1e-15},
+            "constants": {
+                "tokens": {"math": 2600, "swe": 11400},
+                "kept": {"math": 0.93, "swe": 0.81},
+                "busy": {"math": 0.61, "swe": 0.38},
+                "verifier": {"math": 0.4, "swe": 41},
+            },
+            "terms": [
+                {"coefficient": 0.02, "unit": "dollar", "powers": {"tasks": 1}},
+                {
+                    "coefficient": 8,
+                    "unit": "FLOP",
+                    "powers": {"N": 1, "tasks": 1, "trajectories": 1, "tokens": 1, "kept": -1, "busy": -1},
+                },
+                {"coefficient": 1, "powers": {"tasks": 1, "trajectories": 1, "verifier": 1, "kept": -1}},
+            ],
+        },
+        "budget": {"total": 1e7},
+    }
+    return parse_study_spec(document | changes)
+
+
+def test_drivers_of_cost_enter_with_their_powers_and_units() -> None:
+    point = {"N": 5e8, "tasks": 100, "trajectories": 4}
+    for domain, tokens, kept, busy, verifier in (("math", 2600, 0.93, 0.61, 0.4), ("swe", 11400, 0.81, 0.38, 41)):
+        rollouts = 100 * 4 / kept
+        expected = 0.02 * 100 * 1800 + 8e-15 * 5e8 * rollouts * tokens / busy + rollouts * verifier
+        assert study().cost_of(domain, point) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        ({"constants": {"tokens": {"math": 1.0}}}, "every domain needs a value"),
+        ({"constants": {"tokens": {"math": 1.0, "swe": 1.0, "web": 1.0}}}, "is not a domain"),
+        ({"constants": {"N": 1.0}}, "name of an axis"),
+        ({"terms": [{"coefficient": 1, "powers": {"busyness": 1}}], "constants": {"busy": 1.0}}, "Did you mean 'busy'"),
+        ({"terms": [{"coefficient": 1, "unit": "euro"}]}, "cannot be turned into"),
+    ],
+)
+def test_mistakes_about_drivers_are_named(cost: dict[str, Any], message: str) -> None:
+    terms = [{"coefficient": 1, "powers": {"N": 1}}]
+    with pytest.raises(SpecError, match=message):
+        study(cost={"unit": "second", "terms": terms} | cost)
+
+
+def test_limits_bound_products_of_axes() -> None:
+    batch = {"powers": {"tasks": 1, "trajectories": 1}}
+    designs = candidates.all_designs(study(limits=[batch | {"high": 100}]))
+    product = designs.x[:, 1] * designs.x[:, 2]
+    assert len(designs) > 100 and product.max() <= 100 * (1 + 1e-9)
+    fixed = study(
+        axes=[{"name": "N", "values": [8, 16, 32]}, {"name": "tasks", "values": [32, 64, 128]}],
+        cost={"terms": [{"coefficient": 1, "powers": {"N": 1}}]},
+        limits=[{"powers": {"N": 1, "tasks": 1}, "low": 1024, "high": 1024}],
+    )
+    assert {tuple(row) for row in candidates.all_designs(fixed).x} == {(8.0, 128.0), (16.0, 64.0), (32.0, 32.0)}
+    with pytest.raises(SpecError, match="bounds nothing"):
+        study(limits=[batch])
+    with pytest.raises(SpecError, match="is not an axis"):
+        study(limits=[{"powers": {"batch": 1}, "high": 1}])
+
+
+def test_derived_values_follow_from_the_axes() -> None:
+    rule = {"name": "rate", "coefficient": 1e-6 / 32, "powers": {"tasks": 0.5, "trajectories": 0.5}}
+    values = study(derived=[rule]).derived_values({"N": 1e9, "tasks": 1024, "trajectories": 4})
+    assert values == {"rate": pytest.approx(2e-6)}
+    with pytest.raises(SpecError, match="is taken"):
+        study(derived=[rule | {"name": "tasks"}])
+
+
+@pytest.mark.parametrize("name", TEMPLATE_NAMES)
+def test_templates_have_designs_and_laws(name: str) -> None:
+    import tomllib
+
+    spec = parse_study_spec(tomllib.loads(render_template(name, "mine")))
+    designs = candidates.all_designs(spec)
+    payable = designs.cost <= min(spec.budget.total, spec.budget.per_run_max or np.inf)
+    assert payable.mean() > 0.25
+    assert laws.select(laws.law_axes(spec.axes), spec.laws.use, is_score=spec.response.is_score)
+
+
+def context_of(num_axes: int, reference: float, lower: float) -> Context:
+    return Context(np.zeros(num_axes), np.ones(num_axes), np.array(reference), np.array(0.2), np.array(lower))
+
+
+def test_without_environments_tasks_do_not_matter() -> None:
+    law = laws.select([WORLDS, TASKS], ["gated_powers"])[0]
+    context = context_of(2, 1.0, 0.0)
+    theta = jnp.array([p.mean for p in law.parameters(context)])
+
+    def effect_of_tasks(worlds: float) -> float:
+        few, many = (float(law.mean(theta, jnp.array([worlds, tasks]), context)) for tasks in (0.0, 3.0))
+        return few - many
+
+    assert effect_of_tasks(-4.0) < 0.05 * effect_of_tasks(4.0)
+
+
+def test_the_best_number_of_rollouts_grows_and_levels_off() -> None:
+    law = laws.select([ROLLOUTS, PROBLEMS, UPDATES], ["rollout_sigmoid"])[0]
+    context = context_of(3, -0.5, -1.0)
+    names = [p.name for p in law.parameters(context)]
+    theta = jnp.array([p.mean for p in law.parameters(context)]).at[names.index("best_rollouts")].set(2.0)
+    n = np.linspace(-3.0, 4.0, 701)
+
+    def best(log_compute: float) -> float:
+        points = jnp.stack([jnp.asarray(n), jnp.zeros(len(n)), log_compute - jnp.asarray(n)], axis=1)
+        return float(n[int(jax.vmap(law.mean, (None, 0, None))(theta, points, context).argmin())])
+
+    found = [best(c) for c in (0.0, 2.0, 4.0, 8.0, 30.0)]
+    assert (np.diff(found) > 0).all()
+    assert found[-1] == pytest.approx(2.0, abs=0.02) and found[0] < 1.0
+
+
+def test_with_a_fixed_batch_compute_is_counted_by_updates() -> None:
+    """Problems are the batch over the rollouts, so that neither changes the compute of an update."""
+    law = laws.select([ROLLOUTS, UPDATES], ["rollout_sigmoid"])[0]
+    full = laws.select([ROLLOUTS, PROBLEMS, UPDATES], ["rollout_sigmoid"])[0]
+    context, wide = context_of(2, -0.5, -1.0), context_of(3, -0.5, -1.0)
+    theta = jnp.array([p.mean for p in law.parameters(context)])
+    with jax.enable_x64(True):
+        for n, updates in ((-1.0, 2.0), (0.5, 0.0), (2.0, 3.0)):
+            held = law.mean(theta, jnp.array([n, updates]), context)
+            free = full.mean(jnp.append(theta, 0.0), jnp.array([n, -n, updates]), wide)
+            assert float(held) == pytest.approx(float(free), rel=1e-6)
+
+
+def test_record_breaking_points_enter_higher_bins_only() -> None:
+    compute = np.array([4.0, 1.0, 2.0, 3.0, 8.0, 16.0])
+    reward = np.array([0.32, 0.10, 0.22, 0.17, 0.33, 0.60])
+    kept = record_breaking(compute, reward, bins=10)
+    np.testing.assert_array_equal(compute[kept], [1.0, 2.0, 4.0, 16.0])
