@@ -1,4 +1,4 @@
-"""`python -m benchmarks run|recipe|calibration|weights|speed|rollouts|slots|report`."""
+"""`python -m benchmarks run|recipe|calibration|weights|speed|rollouts|seeds|slots|report`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "weights": "which weights of the laws predict hidden targets best",
     "speed": "time and memory of one update and plan, with their growth",
     "rollouts": "how many rollouts a large sampling budget wants, from a small part of a grid",
+    "seeds": "what follows from the printed tables of the seed papers, and what cannot",
     "slots": "which share of the time the slots of this machine are busy with short jobs",
     "report": "tables and figures from result files",
 }
