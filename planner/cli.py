@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from planner.commands import questions, shared
+from planner.commands import questions, shared, systems
 from planner.commands.shared import Json, StudyFile
 
 app = typer.Typer(
@@ -304,6 +304,7 @@ def track(
 
 
 questions.register(app)
+systems.register(app)
 
 
 def _leave(study: Any, backend: Any, file: Path) -> None:

@@ -500,6 +500,12 @@ class Study:
 
         return rollouts.rollout_table(self.spec, self.posterior(), self._domain(domain), budgets, batch=batch)
 
+    def diagnose(self, domain: str | None = None, *, law: str = "sum_of_powers") -> dict[str, Any]:
+        """What the exponents of a domain hang on, as plain values: see `planner.diagnosis.diagnose`."""
+        from planner import diagnosis
+
+        return diagnosis.diagnose(self.spec, self._outcomes(), self._domain(domain), law=law)
+
     def audit(self) -> Audit:
         """Whether the posterior is to be trusted, and why; see `planner.audit.Audit` and `planner.verdict`."""
         from planner import audit, cache

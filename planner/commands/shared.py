@@ -23,16 +23,16 @@ def open_study(file: Path, *, writes: bool = False) -> Any:
 
 
 def show(document: Mapping[str, Any], render: str, as_json: bool, warnings: Sequence[str] = ()) -> None:
-    """Prints a document, as JSON or as text by the function `render` of `planner.report.text`."""
+    """Prints a document, as JSON or as text by the function `render` of `planner.report`."""
     warn(warnings)
     if as_json:
         from planner.events import encode_body
 
         output = encode_body(document)
     else:
-        from planner.report import text
+        from planner.report import systems, text
 
-        output = "\n".join(getattr(text, render)(document))
+        output = "\n".join((getattr(text, render, None) or getattr(systems, render))(document))
     try:
         print(output, flush=True)
     except BrokenPipeError:
