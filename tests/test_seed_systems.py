@@ -1,5 +1,8 @@
 """What the studies of agents and of sampling need: drivers of cost, limits, derived settings, gates, rollouts."""
 
+import itertools
+import os
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -7,12 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from planner import candidates, laws
-from planner.errors import SpecError
+from benchmarks import seed_tables, seeds
+from planner import candidates, diagnosis, laws
+from planner.errors import InputError, SpecError
 from planner.laws.base import Context, LawAxis
+from planner.pooling import pool
 from planner.rollouts import record_breaking
 from planner.spec import StudySpec, parse_study_spec
 from planner.spec.templates import TEMPLATE_NAMES, render_template
+from planner.study import Study
 
 ROLLOUTS, PROBLEMS, UPDATES = (LawAxis(name=role, role=role) for role in ("rollouts", "problems", "updates"))
 WORLDS, TASKS = (LawAxis(name=role, role=role) for role in ("environments", "tasks"))
@@ -161,3 +167,87 @@ def test_record_breaking_points_enter_higher_bins_only() -> None:
     reward = np.array([0.32, 0.10, 0.22, 0.17, 0.33, 0.60])
     kept = record_breaking(compute, reward, bins=10)
     np.testing.assert_array_equal(compute[kept], [1.0, 2.0, 4.0, 16.0])
+
+
+def sweep_study() -> Study:
+    """Two axes swept one at a time, three repeats, from an additive law."""
+    grids = {"environments": (4, 16, 64, 256), "tasks": (160, 640, 2560, 10240)}
+    document = {
+        "study": {"name": "sweep"},
+        "response": {"name": "success", "link": "neg_log", "noise": "binomial", "trials": 5000, "expect": [0.2, 0.7]},
+        "axes": [{"name": name, "role": name, "values": list(grid)} for name, grid in grids.items()],
+        "cost": {"terms": [{"coefficient": 1, "powers": {"tasks": 1}}]},
+        "budget": {"total": 1e9},
+    }
+    made = Study.from_spec(document)
+    rng = np.random.default_rng(3)
+    for name, grid in grids.items():
+        for value, repeat in itertools.product(grid, range(3)):
+            point = {"environments": 256.0, "tasks": 10240.0} | {name: float(value)}
+            loss = 0.1 + 1.5 * point["environments"] ** -0.41 + 2.0 * point["tasks"] ** -0.26
+            successes = float(rng.binomial(5000, np.exp(-loss)))
+            made.attach(point, successes / 5000, successes=successes, trials=5000, seed=10 * repeat + len(name))
+    return made
+
+
+@pytest.mark.slow
+def test_a_diagnosis_leaves_rungs_out() -> None:
+    with sweep_study() as made:
+        found = made.diagnose()
+    assert [axis["axis"] for axis in found["axes"]] == ["environments", "tasks"]
+    worlds = found["axes"][0]
+    assert worlds["exponent"]["q05"] < 0.41 < worlds["exponent"]["q95"]
+    assert [each["value"] for each in worlds["left_out"]] == [4.0, 16.0, 64.0, 256.0]
+    assert 0.0 <= worlds["largest_shift"] < 0.3
+    assert worlds["held"].keys() == {"low", "high"}
+
+
+def test_a_diagnosis_needs_runs_and_shows_raw_slopes() -> None:
+    with sweep_study() as made:
+        outcomes = made.state.outcomes()
+        with pytest.raises(InputError, match="needs 4"):
+            diagnosis.diagnose(made.spec, outcomes[:2], "default")
+    slopes = diagnosis.local_slopes(made.spec, outcomes, 0)
+    assert [(s["from"], s["to"]) for s in slopes] == [(4.0, 16.0), (16.0, 64.0), (64.0, 256.0)]
+    # The floor and the other axis flatten raw slopes of -log p.
+    exact = [0.1 + 1.5 * e**-0.41 + 2.0 * 10240**-0.26 for e in (4, 16, 64, 256)]
+    for slope, (low, high) in zip(slopes, itertools.pairwise(exact), strict=True):
+        assert slope["slope"] == pytest.approx(np.log(low / high) / np.log(4), abs=4.5 * slope["se"])
+
+
+def test_pooled_exponents_shrink_to_what_settings_share() -> None:
+    factors = [{"model": m, "domain": d} for m in "ab" for d in "xy"]
+    values, errors = [0.40, 0.42, 0.38, 0.80], [0.02, 0.02, 0.02, 0.5]
+    own = pool(values, errors, factors).settings.mean(axis=0)
+    np.testing.assert_allclose(own[:3], values[:3], atol=0.02)
+    assert own[3] < 0.45  # its own measurement says little
+    hidden = pool(values, [*errors[:3], np.inf], factors)
+    assert hidden.settings[:, 3].std() < hidden.new.std()  # its levels were seen elsewhere
+    alone = pool([0.3], [0.05], [{}])  # nothing to share: the measurement itself
+    assert alone.settings.mean() == pytest.approx(0.3, abs=0.005)
+    assert alone.settings.std() == pytest.approx(0.05, rel=0.1)
+
+
+def test_printed_tables_are_read_with_their_half_widths(tmp_path: Path) -> None:
+    text = "Axis\tRange\tValue\n$D$\t160 to 20,480\t$\\mathbf{0.261\\pm 0.02}$\n\nTable 3: What it says.\n"
+    (tmp_path / "paper.txt").write_text(text)
+    tables = seed_tables.read_tables(tmp_path)
+    assert [v.value for v in seed_tables.numbers(tables[3][1][1])] == [160.0, 20480.0]
+    assert seed_tables.number(tables[3][1][2]) == seed_tables.Value(0.261, 0.02)
+    with pytest.raises(InputError, match="holds no tables"):
+        seed_tables.read_tables(tmp_path / "empty")
+
+
+@pytest.mark.skipif("PLANNER_SEEDS" not in os.environ, reason="PLANNER_SEEDS names no folder with the printed tables")
+def test_what_follows_from_the_printed_tables() -> None:
+    tables = seed_tables.read_tables(Path(os.environ["PLANNER_SEEDS"]))
+    for row in seeds.worlds_and_structures(tables):
+        assert row["additive_error"] < 0.05 < row["printed_half_width"] < row["product_error"]
+        assert row["study_covered"] == 1.0
+    pooled = seeds.exponents(tables)
+    assert pooled["ordered_on_average"] > 0.99
+    assert all(setting["ordered"] > 0.95 for setting in pooled["settings"])
+    proofs = seeds.PARTS["tables_19_21"](tables)
+    np.testing.assert_allclose(proofs["linear"]["spend_weighted_mean"], 1.0, atol=1e-6)
+    assert proofs["linear"]["smallest_slope"] > 2 * max(proofs["printed"])
+    assert proofs["ratio"]["ours"][0] == pytest.approx(proofs["ratio"]["ours"][1], rel=1e-6)
