@@ -51,6 +51,7 @@ class Local(FolderBackend):
         super().__init__(options, study_dir)
         self._slot_environment = slots.slots_from(self.options)
         self.slots = len(self._slot_environment)
+        self.ready = self.slots
         self._entries: dict[str, _Entry] = {}
         self._queue: deque[_Entry] = deque()
         self._adopted: set[Path] = set()

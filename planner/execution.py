@@ -68,6 +68,7 @@ class Backend(Protocol):
     """Where runs happen.  `slots`: how many at once.  `simulated`: no real resource is used.
 
     A backend that takes many jobs in one request may also have `submit_all(jobs) -> handles`: `submit` of each.
+    One that starts jobs itself as slots become free may have `ready`: so many it likes to hold beside those at work.
     """
 
     slots: int

@@ -192,8 +192,10 @@ def _pacing(pace: Pace, watch: Watcher) -> Watcher:
     """`watch`, with what it is told of runs noted in `pace`."""
 
     def watching(news: News) -> None:
-        if news.run is not None and news.kind in ("submitted", "ended"):
-            (pace.start if news.kind == "submitted" else pace.end)(news.run.run_id)
+        if news.run is not None and news.kind in ("submitted", "running"):  # it may have waited in between
+            pace.start(news.run.run_id)
+        elif news.run is not None and news.kind == "ended":
+            pace.end(news.run.run_id)
         watch(news)
 
     return watching
@@ -277,8 +279,9 @@ def waiting(place: Workplace) -> list[RunRecord]:
 
 
 def _submit_waiting(place: Workplace) -> int:
-    """Submits runs without a handle as far as slots are free; returns how many."""
-    next_runs = waiting(place)[: max(0, place.backend.slots - len(place.in_flight()))]
+    """Submits runs without a handle for free slots, and those that a backend holds ready; returns how many."""
+    room = place.backend.slots + getattr(place.backend, "ready", 0) - len(place.in_flight())
+    next_runs = waiting(place)[: max(0, room)]
     if not next_runs:
         return 0
     jobs = [job_of(place, run) for run in next_runs]
