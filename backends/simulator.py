@@ -99,6 +99,9 @@ class Simulator:
     def __init__(self, options: Mapping[str, Any], study_dir: Path) -> None:
         self.settings, self.truth, self.failures = _settings(options)
         self.slots = self.settings.slots
+        if self.settings.realtime_seconds is not None:
+            # Time goes on while the planner thinks, as with real runs.
+            self.simulated, self.ready = False, self.slots
         self.clock = 0.0  # seconds
         self._opened_at = time.monotonic()
         self._runs: dict[str, _Run] = {}  # by handle
