@@ -114,6 +114,7 @@ def run(
                 ended = study.run(backend, watch=watch, max_runs=max_runs, max_seconds=max_seconds)
         except KeyboardInterrupt:
             _leave(study, backend, file)
+            shared.warn(warning for warning in study.warnings if warning.startswith("W:tracker"))
             raise
         if ended.stop.reason == "runs_fail":
             raise InputError(f"{ended.stop.message}. Mend the trainer, then go on with: planner run {file}")

@@ -1,7 +1,9 @@
 """What nobody should do and somebody does: each is refused in words, or done, and never stops the study after it."""
 
+import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from planner.errors import InputError, SpecError, StoreDamaged, StoreError
 from planner.execution import Report
 from planner.ledger import Ledger
 from planner.records import Design, RunState, StudyState
-from planner.report import text
+from planner.report import live, text
 from planner.spec import load_study_spec
 from planner.study import Study
 from tests.worlds import STUDY, Cluster, FakeBackend, open_toy, write_study
@@ -161,6 +163,22 @@ def test_a_request_that_could_not_be_found_again_is_refused(study: Study, reques
     with pytest.raises(InputError, match="name of a request"):
         study.ask(1, request=request_name)
     assert not study.state.runs
+
+
+def test_a_log_that_cannot_be_written_does_not_end_a_study(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error on a full disk, or a pipe whose reader has left."""
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        try:
+            with live.watching(study.spec, study.state) as watch:
+                ended = study.run(FakeBackend(Cluster()), watch=watch, max_runs=2)
+        finally:
+            monkeypatch.undo()
+            with contextlib.suppress(OSError):
+                full.close()
+    assert ended.bought == 2 and {run.state for run in ended.state.runs.values()} == {RunState.COMPLETED}
 
 
 # ---- a store that somebody takes away while it is used

@@ -68,6 +68,7 @@ ELSEWHERE = {
     ),
     "many cancels upset a controller: https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/209": (
         "test_slurm.py::test_cancelled_jobs_leave_the_queue_in_one_request",
+        "test_slurm.py::test_a_controller_that_refuses_cancels_is_left_alone_for_a_while",
     ),
 }
 

@@ -22,6 +22,7 @@ from planner.study import Study
 from planner.trackers import RunUpdate, Tracker, open_tracker
 from planner.trackers.feed import Feed
 from planner.trackers.follow import Cursor, _tell, follow
+from tests.postgres import fresh_database
 from tests.worlds import STUDY, open_toy, write_study
 
 WAIT_SECONDS = 60.0
@@ -311,6 +312,16 @@ def test_trackers_do_not_share_the_output_of_the_program(tmp_path: Path) -> None
     document = json.loads(done.stdout)
     assert document["trackers"][0]["behind"] == 0
     assert "a tracker that prints" in (tmp_path / "toy.trackers" / "own_tracker.log").read_text()
+
+
+def test_a_study_on_a_server_is_told_from_there(tmp_path: Path) -> None:
+    with fresh_database() as url:
+        path = study_with(tmp_path, "")
+        path.write_text(f"{path.read_text()}\n[store]\nurl = {json.dumps(url)}\n")
+        with open_toy(path) as study:
+            runs = study.ask(2)
+            assert study.track(patience=WAIT_SECONDS)[0]["behind"] == 0, study.warnings
+    assert sorted(run_id for run_id, _, _ in lines(path)) == sorted(run.run_id for run in runs)
 
 
 def test_a_folder_that_cannot_be_written_stops_no_study(tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ def _is_real_output() -> bool:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    for warning in dict.fromkeys(warnings):
-        print(f"note: {warning}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a log on a full disk, or a reader that has left
+        for warning in dict.fromkeys(warnings):
+            print(f"note: {warning}", file=sys.stderr)
 
 
 def text_pairs(items: Sequence[str] | None) -> list[tuple[str, str]]:

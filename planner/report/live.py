@@ -22,7 +22,7 @@ MAX_ROWS = 20
 def watching(spec: StudySpec, state: StudyState) -> Iterator[Watcher]:
     """A watcher for `planner.loop.run`; what it shows stays on the screen."""
     if not sys.stderr.isatty():
-        yield lambda news: _print_line(spec, news)
+        yield lambda news: _print_if_anybody_reads(spec, news)
         return
     from rich.console import Console
     from rich.live import Live
@@ -49,6 +49,12 @@ def outcome_words(spec: StudySpec, run: RunRecord) -> str:
     if run.cost is not None:
         words += f", cost {text.number(run.cost)} (predicted {text.number(run.predicted_cost)})"
     return words + (f": {run.message}" if run.message else "")
+
+
+def _print_if_anybody_reads(spec: StudySpec, news: News) -> None:
+    """A log on a full disk, or a reader that has left, must not end a study."""
+    with contextlib.suppress(OSError):
+        _print_line(spec, news)
 
 
 def _print_line(spec: StudySpec, news: News) -> None:
