@@ -43,7 +43,7 @@ _EDGE = 0.01  # relative: ends of a range
 _STEP = 1e-3  # of finite differences, nats
 _STARTS = 8
 _NUM_DRAWS = 400  # of the posterior
-KEY = ("template", "seed", "domain", "runs", "what")
+KEY = ("template", "seed", "domain", "runs", "surface", "what")
 COLUMNS = (*KEY, "true", "q05", "median", "q95", "covered", "seconds")
 
 
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options that go with `--coverage`."""
     parser.add_argument("--coverage", action="store_true", help="intervals of recipes on truths drawn from templates")
     parser.add_argument("--template", nargs="*", default=[], help="names; all if none is given")
+    parser.add_argument("--surface", default="bent", choices=["bent", "law"], help="laws with discrepancy, or alone")
     parser.add_argument("--runs", type=int, default=24, help="runs that each study buys")
 
 
@@ -58,17 +59,17 @@ def main(options: argparse.Namespace) -> int:
     """Runs every truth that `--output` does not hold yet, then prints coverages by template."""
     names = cells.choose(options.template, TEMPLATE_NAMES)
     table = cells.Table(options.output, columns=COLUMNS, key=KEY)
-    done = {(row["template"], int(row["seed"]), int(row["runs"])) for row in table.rows}
+    done = {(row["template"], int(row["seed"]), int(row["runs"]), row["surface"]) for row in table.rows}
     for seed, name in itertools.product(range(options.seeds), names):
-        if (name, seed, options.runs) not in done:
-            for row in run_truth(name, seed, options.runs):
+        if (name, seed, options.runs, options.surface) not in done:
+            for row in run_truth(name, seed, options.runs, options.surface):
                 table.add(row, line=None if options.json else _line)
     if not options.json:
         _summary([row for row in table.rows if row["template"] in names])
     return 0
 
 
-def run_truth(template: str, seed: int, num_runs: int) -> list[dict[str, Any]]:
+def run_truth(template: str, seed: int, num_runs: int, surface: str) -> list[dict[str, Any]]:
     """One truth: a row for every domain and axis, and for the efficiency."""
     started = time.perf_counter()
     sections = tomllib.loads(render_template(template, template))
@@ -83,11 +84,11 @@ def run_truth(template: str, seed: int, num_runs: int) -> list[dict[str, Any]]:
         study.run(truth, max_runs=num_runs)
         posterior = study.posterior(num_draws=_NUM_DRAWS)
         for domain in spec.domain_names:
-            setting = make_setting(spec, posterior, domain)
+            setting = make_setting(spec, posterior, domain, discrepancy=surface == "bent")
             x = plans.read_plans(spec, PLANS[template])[0].allocation(setting, budget)
             mean = true_mean(truth, setting)
             try:
-                held = _intervals(setting, budget, x)
+                held = _intervals(setting, budget, x, surface)
             except PlannerError as error:
                 print(f"{template} {seed} {domain}: {error}", flush=True)
                 continue
@@ -96,14 +97,23 @@ def run_truth(template: str, seed: int, num_runs: int) -> list[dict[str, Any]]:
             true["efficiency"] = true_efficiency(mean, setting, x)
             for what, (low, median, high) in held.items():
                 covered = low * (1.0 - _EDGE) <= true[what] <= high * (1.0 + _EDGE)
-                row = {"template": template, "seed": seed, "domain": domain, "runs": num_runs, "what": what}
+                row = {
+                    "template": template,
+                    "seed": seed,
+                    "domain": domain,
+                    "runs": num_runs,
+                    "surface": surface,
+                    "what": what,
+                }
                 quantiles = {"true": true[what], "q05": low, "median": median, "q95": high}
                 rows.append(row | quantiles | {"covered": int(covered), "seconds": time.perf_counter() - started})
     return rows
 
 
-def _intervals(setting: Setting, budget: float, x: np.ndarray) -> dict[str, np.ndarray]:
-    answer = advice.recipe_answer(setting.spec, setting.posterior, budget, setting.domain)
+def _intervals(setting: Setting, budget: float, x: np.ndarray, surface: str) -> dict[str, np.ndarray]:
+    answer = advice.recipe_answer(
+        setting.spec, setting.posterior, budget, setting.domain, discrepancy=surface == "bent"
+    )
     table = answer.summary.set_index("axis")
     held = {name: table.loc[name, ["q05", "median", "q95"]].to_numpy(dtype=float) for name in setting.spec.axis_names}
     found = efficiency.efficiency(setting, x)
@@ -185,8 +195,11 @@ def _line(row: dict[str, Any]) -> str:
 
 def _summary(rows: Sequence[dict[str, Any]]) -> None:
     print()
-    for template, what in dict.fromkeys((row["template"], row["what"]) for row in rows):
-        mine = [row for row in rows if (row["template"], row["what"]) == (template, what)]
+    names = ("template", "surface", "what")
+    for template, surface, what in dict.fromkeys(tuple(row[name] for name in names) for row in rows):
+        mine = [row for row in rows if tuple(row[name] for name in names) == (template, surface, what)]
         share = np.mean([float(row["covered"]) for row in mine])
         width = np.median([np.log(float(row["q95"]) / float(row["q05"])) for row in mine])
-        print(f"{template:18s} {what:13s} covered {share:.2f} of {len(mine)}, median width {width:.2f} nats")
+        print(
+            f"{template:18s} {surface:5s} {what:13s} covered {share:.2f} of {len(mine)}, median width {width:.2f} nats"
+        )

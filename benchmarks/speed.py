@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from planner import inference
+from planner import inference, recipe
 from planner.design import policies
 from planner.design.targets import prediction_points
 from planner.inference import data as inference_data
@@ -55,8 +55,36 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if not options.first:
         for case in _cases(quick=options.quick):
             yield _measure(**case)
+        yield _recipes()
     if not options.quick:
         yield from _first_answers()
+
+
+def _additive(theta: Any, log_x: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.sum(jnp.exp(theta[:3] - jnp.exp(theta[3:]) * log_x))
+
+
+def _recipes(num_draws: int = 4000, num_budgets: int = 50) -> dict[str, Any]:
+    """Seconds for the recipes of many draws at many budgets, warm: an additive law of three axes, a linear cost."""
+    rng = np.random.default_rng(0)
+    thetas = np.hstack([rng.normal(0.0, 0.5, (num_draws, 3)), np.log(rng.uniform(0.15, 0.6, (num_draws, 3)))])
+    cost = recipe.Posynomial(np.array([1.0, 3.0, 0.1]), np.eye(3))
+    box = recipe.Box(np.zeros(3), np.full(3, np.log(1e9)))
+    budgets = np.geomspace(1e2, 1e8, num_budgets)
+    seconds = []
+    for _ in range(_REPEATS + 1):
+        start = time.perf_counter()
+        found = recipe.recipes_of_mixture([(_additive, thetas)], cost, budgets, box, num_starts=1)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "recipe_draws": num_draws,
+        "recipe_budgets": num_budgets,
+        "first_seconds": seconds[0],
+        "recipe_seconds": min(seconds[1:]),
+        "certified": float(np.mean([each.converged.mean() for each in found])),
+    }
 
 
 def _first_answers() -> Iterator[dict[str, Any]]:

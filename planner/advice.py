@@ -12,7 +12,7 @@ import numpy as np
 from planner.questions import trust
 from planner.questions.answer import plain, quantiles
 from planner.questions.efficiency import efficiency
-from planner.questions.setting import Setting, make_setting
+from planner.questions.setting import NUM_STARTS, Setting, make_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,10 +87,11 @@ def recipe_answer(
     *,
     versus: Sequence[Plan] = (),
     failures: Sequence[str] = (),
+    discrepancy: bool = True,
 ) -> RecipeAnswer:
     """The best axis values in `domain` that `budget` buys, with their uncertainty.
 
-    `failures` say why no answer of this posterior is to be trusted.
+    `failures` say why no answer of this posterior is to be trusted; for `discrepancy` see `make_setting`.
 
     Raises `NothingAffordable` when the budget buys no point of the axes' ranges, `UnreliableFit` when the optimum was
     found for too few draws, and `InputError` when the study cannot price points off its pool.
@@ -100,10 +101,12 @@ def recipe_answer(
     from planner.recipe.recipes import recipe_of_mixture
     from planner.recipe.result import require_affordable, require_reliable
 
-    setting = make_setting(spec, posterior, domain)
+    setting = make_setting(spec, posterior, domain, discrepancy=discrepancy)
     box, extended = setting.box(budget)
     allowed = setting.allowed_values()
-    found = recipe_of_mixture(setting.laws, setting.cost, budget, box, allowed=allowed, round_draws=False)
+    found = recipe_of_mixture(
+        setting.laws, setting.cost, budget, box, num_starts=NUM_STARTS, allowed=allowed, round_draws=False
+    )
     require_affordable(found)
     require_reliable(found, share=MIN_CONVERGED)
     summary = found.summary(list(spec.axis_names))

@@ -13,6 +13,7 @@ from scipy.linalg import solve_triangular
 
 _SQRT3 = float(np.sqrt(3.0))
 _ROUGH_SHARE = 0.1  # of the variance
+LONG_SHARE = 1.0 - _ROUGH_SHARE
 _ROUGH_LENGTH = 1.0 / 6.0  # in units of the long process's
 
 
@@ -38,7 +39,7 @@ def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     model size deviate together, since they share what was chosen for that size, so more of them teach no more.
     """
     rough = sum(matern32(a[:, [i]] / _ROUGH_LENGTH, b[:, [i]] / _ROUGH_LENGTH) for i in range(a.shape[1]))
-    return (1.0 - _ROUGH_SHARE) * matern32(a, b) + _ROUGH_SHARE / a.shape[1] * rough
+    return LONG_SHARE * matern32(a, b) + _ROUGH_SHARE / a.shape[1] * rough
 
 
 def choose_basis(points: np.ndarray, scale: np.ndarray, *, num_features: int, tolerance: float = 1e-3) -> Basis:

@@ -12,6 +12,7 @@ from planner.errors import InputError, NothingAffordable, UnreliableFit
 
 if TYPE_CHECKING:
     from planner.inference import StudyPosterior
+    from planner.inference.draws import LawDraws
     from planner.recipe.curves import RecipePart
     from planner.recipe.optimum import Optimum
     from planner.recipe.problem import Box, Posynomial
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 # How far beyond its declared range an axis is searched when the budget allows it.
 MAX_EXTENSION = 1e12
-NUM_STARTS = 8
+NUM_STARTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +123,12 @@ class Setting:
             return np.concatenate([curves.responses(law, self.log_x(x)) for law in self.laws])
 
 
-def make_setting(spec: StudySpec, posterior: StudyPosterior, domain: str) -> Setting:
-    """The recipe problem of a domain.  Raises `InputError` when the study cannot price points off its pool."""
-    from planner.recipe.curves import RecipePart
+def make_setting(spec: StudySpec, posterior: StudyPosterior, domain: str, *, discrepancy: bool = True) -> Setting:
+    """The recipe problem of a domain.  Raises `InputError` when the study cannot price points off its pool.
+
+    `discrepancy` says whether the surface of a draw is its law with its discrepancy, or the law alone, which is too
+    sure where no law is right.
+    """
     from planner.recipe.problem import Posynomial
 
     index = spec.domain_index(domain)
@@ -132,12 +136,21 @@ def make_setting(spec: StudySpec, posterior: StudyPosterior, domain: str) -> Set
     for axis, powers in zip(spec.axes, cost.powers.T, strict=True):
         if not axis.is_log and powers.any():
             raise InputError(f"no recipe: axis {axis.name!r} has a price and a linear scale; give it scale = 'log'")
-    laws = [
-        RecipePart(part.law.law.mean, part.theta[:, index], (part.law.context,), part.law.law.unimodal)
-        for part in posterior.parts
-        if len(part.theta)
-    ]
+    laws = [_part(posterior, part, index, discrepancy) for part in posterior.parts if len(part.theta)]
     return Setting(spec=spec, posterior=posterior, domain=domain, index=index, cost=cost, laws=laws)
+
+
+def _part(posterior: StudyPosterior, part: LawDraws, index: int, discrepancy: bool) -> RecipePart:
+    """The draws of one law in one domain."""
+    from planner.recipe import bent
+    from planner.recipe.curves import RecipePart
+
+    law = part.law.law
+    if not discrepancy:
+        return RecipePart(law.mean, part.theta[:, index], (part.law.context,), law.unimodal)
+    draws = (part.theta[:, index], bent.coefficients(posterior.basis, part.weights[:, index]))
+    shared = (part.law.context, (posterior.basis.inducing, posterior.basis.scale))
+    return RecipePart(bent.bent(law.mean), draws, shared)
 
 
 def _can_grow(axis: Axis) -> bool:

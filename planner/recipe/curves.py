@@ -15,8 +15,8 @@ import numpy as np
 Mean = Callable[..., jax.Array]  # mean(theta, log_x (A,), *shared) -> (), smaller is better, pure JAX
 
 # Draws evaluated by one call, and points of each: fixed, so that one program serves any number of them.
-_CURVE_BLOCKS = (256, 2048)
-_VALUE_BLOCK, _POINT_BLOCK = 512, 8
+_BLOCKS = (256, 4096)
+_POINT_BLOCK = 8
 
 # How often each function below was traced, for the test that one program serves many calls.
 trace_counts: collections.Counter[str] = collections.Counter()
@@ -63,7 +63,7 @@ def curves(part: RecipePart, rows: np.ndarray, log_x: np.ndarray) -> Curve:
     Call under 64-bit arithmetic.
     """
     pieces = []
-    small, large = _CURVE_BLOCKS
+    small, large = _BLOCKS
     for mine in _blocks(len(rows), large if len(rows) > large // 2 else small):
         thetas = jax.tree.map(lambda leaf, mine=mine: np.asarray(leaf)[rows[mine]], part.thetas)
         found = _curves_at(part.mean, thetas, part.shared, np.ascontiguousarray(log_x[:, mine]))
@@ -77,14 +77,18 @@ def responses(part: RecipePart, log_x: np.ndarray) -> np.ndarray:
     Call under 64-bit arithmetic.
     """
     log_x = np.asarray(log_x, dtype=np.float64)
-    num_points = log_x.shape[-2]
-    values = np.empty((part.num_draws, num_points))
-    for mine in _blocks(part.num_draws, _VALUE_BLOCK):
+    num_draws, num_points = part.num_draws, log_x.shape[-2]
+    values = np.empty((num_draws, num_points))
+    small, large = _BLOCKS
+    block = large if num_draws > large // 2 else small
+    for first, mine in zip(range(0, num_draws, block), _blocks(num_draws, block), strict=True):
         thetas = jax.tree.map(lambda leaf, mine=mine: np.asarray(leaf)[mine], part.thetas)
-        for some in _blocks(num_points, _POINT_BLOCK):
-            common = np.broadcast_to(log_x[..., some, :], (part.num_draws, len(some), log_x.shape[-1]))
-            # What fills a block up is written several times, always the same.
-            values[np.ix_(mine, some)] = _values_at(part.mean, thetas, part.shared, common[mine])
+        for start, some in zip(range(0, num_points, _POINT_BLOCK), _blocks(num_points, _POINT_BLOCK), strict=True):
+            points = log_x[some] if log_x.ndim == 2 else log_x[mine][:, some]
+            own = np.broadcast_to(points, (len(mine), *points.shape[-2:]))
+            found = np.asarray(_values_at(part.mean, thetas, part.shared, own))
+            kept = values[first : first + block, start : start + _POINT_BLOCK]
+            kept[:] = found[: kept.shape[0], : kept.shape[1]]
     return values
 
 

@@ -11,7 +11,7 @@ from planner.recipe.optimum import LogProblem, Optimum
 from planner.recipe.problem import Box, Posynomial, start_points
 
 # Fresh starts for the draws that failed from the first ones.
-RETRY_STARTS = 8
+RETRY_STARTS = 4
 
 
 def solve_laws(
