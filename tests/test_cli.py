@@ -67,7 +67,7 @@ def toy(tmp_path: Path) -> Path:
 def _planner(*arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs `planner` as a user does."""
     environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
-    line = [sys.executable, "-m", "planner.cli", *map(str, arguments)]
+    line = [sys.executable, "-m", "planner", *map(str, arguments)]
     return subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, **options)
 
 

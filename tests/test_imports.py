@@ -142,7 +142,8 @@ def test_ledger_and_laws_know_little() -> None:
 
 
 def test_nobody_imports_the_command_line() -> None:
-    assert not _named([each for each in [*PLANNER, *BACKENDS] if _of(each.module, "planner.cli")])
+    found = [each for each in [*PLANNER, *BACKENDS] if _of(each.module, "planner.cli")]
+    assert not _named([each for each in found if each.file != "planner/__main__.py"])
 
 
 @pytest.mark.parametrize("path", _files("planner", "backends"), ids=lambda path: path.relative_to(ROOT).as_posix())
