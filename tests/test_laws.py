@@ -38,6 +38,15 @@ OF_ROLES = {
         (LawAxis(name="envs", role="environments"), 4.0, 1.0),
         (LawAxis(name="tasks", role="tasks"), 8.0, 1.2),
     ),
+    "sampling": (
+        (LawAxis(name="n", role="rollouts"), 4.5, 1.5),
+        (LawAxis(name="B", role="problems"), 5.0, 1.0),
+        (LawAxis(name="M", role="updates"), 6.0, 1.2),
+    ),
+    "tools": (
+        (LawAxis(name="tools", role="tools"), 6.0, 1.2),
+        (LawAxis(name="complexity", role="complexity"), 0.7, 0.5),
+    ),
     "tuning": ((LawAxis(name="examples", role="examples"), 8.0, 2.0),),
 }
 STUDIES = GENERAL | OF_ROLES
