@@ -39,6 +39,14 @@ def all_designs(spec: StudySpec) -> DesignTable:
     return spec.cached("all_designs", lambda: _pool_designs(spec) if _has_pool(spec) else _generated_designs(spec))
 
 
+def spread_over_cost(designs: DesignTable, most: int) -> np.ndarray:
+    """Indices of at most `most` designs, spread evenly over the ranks of their costs, in order (K,)."""
+    order = np.argsort(designs.cost, kind="stable")
+    if len(order) > most:
+        order = order[np.linspace(0, len(order) - 1, most).round().astype(int)]
+    return np.sort(order)
+
+
 def candidate_designs(spec: StudySpec, state: StudyState) -> DesignTable:
     """The designs that may be bought now: cost within `per_run_max` and what remains, not run before.
 

@@ -163,7 +163,7 @@ def encode(
     targets: DesignTable,
 ) -> tuple[FitData, discrepancy.Basis]:
     """Completed runs as padded arrays by domain, and the discrepancy basis over runs, designs and targets."""
-    completed = [o for o in outcomes if o.response is not None or o.successes is not None]
+    completed = [o for o in outcomes if o.is_measured]
     num_axes, num_domains = len(encoding.axes), len(encoding.domain_names)
     index = {name: i for i, name in enumerate(encoding.domain_names)}
     raw = np.array([[o.design.axes[a.name] for a in encoding.axes] for o in completed]).reshape(-1, num_axes)

@@ -153,6 +153,11 @@ class Outcome:
     curve: str | None = None  # shared by the checkpoints of one training run
     external: bool = False  # attached, not bought
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is a response, or counts that stand for one."""
+        return self.response is not None or self.successes is not None
+
 
 class CurvePoint(NamedTuple):
     """What a run reported on its way.  `value` is None where it was not finite; `cost` is that of the run so far.

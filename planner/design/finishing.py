@@ -114,9 +114,7 @@ def _worths(
     table = candidate_tables.candidate_designs(spec, freed)
     if not len(table):
         return {}  # unspent budget has no value of its own: they are finished
-    if len(table) > _MAX_CANDIDATES:
-        order = np.argsort(table.cost, kind="stable")
-        table = table.take(np.sort(order[np.linspace(0, len(order) - 1, _MAX_CANDIDATES).round().astype(int)]))
+    table = table.take(candidate_tables.spread_over_cost(table, _MAX_CANDIDATES))
     going_on = [each for each in pending if not each.early_stop]
     domain = np.array([spec.domain_index(each.design.domain) for each in going_on])
     x = np.array([[each.design.axes[name] for name in spec.axis_names] for each in going_on])

@@ -144,7 +144,7 @@ def choose(
         if len(picks):
             return Choice(picks, None, "seed")
     with one_blas_thread():
-        kept = _thin(candidates, scaled)
+        kept = candidate_tables.spread_over_cost(candidates, _MAX_CANDIDATES)
         table = candidates.take(kept)
         surrogates, aims = [], []
         for posterior in posteriors:
@@ -194,14 +194,6 @@ def _first_of(plan: Plan, cost: np.ndarray, num: int) -> np.ndarray:
         worth = np.where(gains >= _ENOUGH * gains.max(), gains / cost[left] ** 0.4, -1.0)
         chosen.append(left.pop(int(np.argmax(worth))))
     return np.array(chosen, dtype=int)
-
-
-def _thin(candidates: DesignTable, scaled: np.ndarray) -> np.ndarray:
-    """At most `_MAX_CANDIDATES` candidates, spread over cost."""
-    if len(candidates) <= _MAX_CANDIDATES:
-        return np.arange(len(candidates))
-    order = np.argsort(candidates.cost, kind="stable")
-    return np.sort(order[np.linspace(0, len(order) - 1, _MAX_CANDIDATES).round().astype(int)])
 
 
 def _pending_rows(spec: StudySpec, state: StudyState) -> np.ndarray:

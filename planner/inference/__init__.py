@@ -46,7 +46,7 @@ def prepare(spec: StudySpec, outcomes: Sequence[Outcome], designs: DesignTable, 
     """Encodes what is known of a study and selects its laws."""
     encoding = encodings.make_encoding(spec, designs)
     data, basis = encodings.encode(spec, encoding, outcomes, designs, targets)
-    completed = [o for o in outcomes if o.response is not None or o.successes is not None]
+    completed = [o for o in outcomes if o.is_measured]
     domain, slot = np.nonzero(data.is_real)
     runs = np.column_stack([domain, data.coordinates[domain, slot]])
     log_cost = np.log(np.maximum([o.cost for o in completed], 1e-300)) if completed else np.zeros(0)

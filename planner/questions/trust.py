@@ -24,7 +24,7 @@ DECISIVE = ("floor", "log_exponent", "slope")
 
 def completed(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Those with a response."""
-    return [o for o in outcomes if o.response is not None or o.successes is not None]
+    return [o for o in outcomes if o.is_measured]
 
 
 def runs_of(spec: StudySpec, outcomes: Sequence[Outcome], posterior: StudyPosterior) -> Runs:
