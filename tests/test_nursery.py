@@ -87,8 +87,10 @@ def test_a_loader_is_found_when_worker_and_trainer_were_killed(study: Path) -> N
     wait_for(lambda: child.exists() and child.read_text() != "")
     note = json.loads((study / "s.runs/r1/process.json").read_text())
     backend.cancel(handle)
-    for pid in (note["pid"], note["trainer_pid"]):
+    killed = (note["pid"], note["trainer_pid"])
+    for pid in killed:
         os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: all(processes.identity(pid) is None for pid in killed))  # a kill takes a moment
     assert [process.pid for process in processes.family(note["token"], [])] == [int(child.read_text())]
     assert wait(backend, handle, is_over).state is RunState.CANCELLED
     assert is_gone(int(child.read_text()))
