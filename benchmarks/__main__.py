@@ -1,4 +1,4 @@
-"""`python -m benchmarks run|recipe|calibration|weights|speed|rollouts|seeds|slots|report`."""
+"""`python -m benchmarks run|recipe|calibration|weights|speed|status|rollouts|seeds|slots|report`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "calibration": "ranks of simulated truths in their posteriors, which are uniform if the engine is right",
     "weights": "which weights of the laws predict hidden targets best",
     "speed": "time and memory of one update and plan, with their growth",
+    "status": "seconds of `planner status` on ledgers of many runs",
     "rollouts": "how many rollouts a large sampling budget wants, from a small part of a grid",
     "seeds": "what follows from the printed tables of the seed papers, and what cannot",
     "slots": "which share of the time the slots of this machine are busy with short jobs",

@@ -340,6 +340,7 @@ def main() -> None:
             traceback.print_exc()
         code = _report(error, as_json="--json" in arguments)
     shared.end_output()
+    gc.freeze()  # nor is there any use in looking for garbage at the end
     sys.exit(code if isinstance(code, int) else 0)
 
 

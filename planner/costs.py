@@ -53,7 +53,7 @@ class CostModel(NamedTuple):
 def learn_costs(spec: StudySpec, runs: Iterable[RunRecord]) -> CostModel | None:
     """The correction from paid runs that completed; None before the first."""
     names = {name: index for index, name in enumerate(spec.domain_names)}
-    axes = set(spec.axis_names)
+    axes = tuple(spec.axis_names)
     paid = [
         run
         for run in runs
@@ -63,12 +63,12 @@ def learn_costs(spec: StudySpec, runs: Iterable[RunRecord]) -> CostModel | None:
         and run.cost is not None
         and run.cost > 0
         and run.design.domain in names
-        and axes <= run.design.axes.keys()
+        and all(name in run.design.axes for name in axes)
     ]
     if not paid:
         return None
     domain = np.array([names[run.design.domain] for run in paid])
-    points = np.array([[float(run.design.axes[name]) for name in spec.axis_names] for run in paid])
+    points = np.array([[float(run.design.axes[name]) for name in axes] for run in paid])
     declared = spec.costs(domain, points)
     return fit_costs(domain, declared, np.array([float(run.cost or 0.0) for run in paid]), len(names))
 

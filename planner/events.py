@@ -11,12 +11,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
 from planner.errors import StoreDamaged
 from planner.records import Design, Event, RunRecord, RunState, StudyState, total_of
 
 MAX_TEXT = 20_000  # characters kept of one text: a log tail must not bloat the store
 MAX_DEPTH = 20
 DATA_STATES = (RunState.COMPLETED, RunState.DIVERGED)
+_STATES = {state.value: state for state in RunState}
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 OPENING_KINDS = ("study_opened", "note")
 _RETRY_COUNTED = (
@@ -35,7 +38,7 @@ def is_finite(value: float) -> bool:
 
 def number_or_none(value: object) -> float | None:
     """The number in a body that was read, None if there is none or it is not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         number = float(value)
@@ -72,7 +75,10 @@ def encode_body(body: Mapping[str, Any]) -> str:
 
 def decode_body(text: str) -> dict[str, Any]:
     """The body back, reading a bare NaN or Infinity as null.  Raises `ValueError` for anything but a JSON object."""
-    body, end = _DECODER.raw_decode(text)
+    try:
+        body, end = from_json(text, allow_inf_nan=False), len(text)  # in half the time, but strict
+    except ValueError:
+        body, end = _DECODER.raw_decode(text)
     if not isinstance(body, dict) or end != len(text):
         raise ValueError(f"need a JSON object, got {text[:80]!r}")
     return body
@@ -173,8 +179,20 @@ def replay(events: Iterable[Event], *, total: float = math.inf, start: StudyStat
 def _changed(run: RunRecord, **changes: Any) -> RunRecord:
     """`dataclasses.replace` without its checks, which would take most of the time of a replay."""
     changed = object.__new__(RunRecord)
-    changed.__dict__.update(run.__dict__, **changes)
+    object.__setattr__(changed, "__dict__", run.__dict__ | changes)
     return changed
+
+
+# The defaults of a run.  Those that are containers are shared: a replay never changes one in place.
+_BLANK = RunRecord(run_id="", design=Design(domain="", axes={}))
+
+
+def _new(event: Event, **fields: Any) -> RunRecord:
+    """The run that an event is the first of."""
+    if event.run_id is None:
+        raise KeyError("the event names no run")
+    design = _read_design(event.body)
+    return _changed(_BLANK, run_id=event.run_id, design=design, proposed_at=event.at, updated_at=event.at, **fields)
 
 
 def _known(run: RunRecord | None) -> RunRecord:
@@ -183,24 +201,11 @@ def _known(run: RunRecord | None) -> RunRecord:
     return run
 
 
-def _named(event: Event) -> str:
-    if event.run_id is None:
-        raise KeyError("the event names no run")
-    return event.run_id
-
-
 def _read_proposed(run: RunRecord | None, event: Event) -> RunRecord:
     predicted_cost = float(event.body["predicted_cost"])
     reason = event.body.get("reason") or {}
     if run is None:
-        return RunRecord(
-            run_id=_named(event),
-            design=_read_design(event.body),
-            predicted_cost=predicted_cost,
-            reason=reason,
-            proposed_at=event.at,
-            updated_at=event.at,
-        )
+        return _new(event, predicted_cost=predicted_cost, reason=reason)
     ended = run.cost is not None
     return _changed(
         run,
@@ -259,20 +264,28 @@ def _read_progress(run: RunRecord | None, event: Event) -> RunRecord:
 
 def _read_end(run: RunRecord | None, event: Event) -> RunRecord:
     run = _known(run)
-    state = RunState(event.kind)
+    state = _STATES[event.kind]
     if run.state is RunState.CANCELLED and state not in DATA_STATES:
         state = RunState.CANCELLED  # how a cancelled run died is of no interest, what it cost is
-    ends = dict(run.ends)
+    ends = run.ends
     if state in _RETRY_COUNTED:
-        ends[state.value] = ends.get(state.value, 0) + 1
+        ends = {**ends, state.value: ends.get(state.value, 0) + 1}
     if state is RunState.PREEMPTED:
-        cost = number_or_none(event.body.get("cost"))
-        run = _changed(run, cost_so_far=run.cost_so_far if cost is None else cost)
+        told = number_or_none(event.body.get("cost"))
+        cost, cost_so_far = run.cost, run.cost_so_far if told is None else told
     else:
-        run = _changed(run, cost=_read_charge(run, event.body))
+        cost, cost_so_far = _read_charge(run, event.body), run.cost_so_far
     late = event.body.get("late_after")
     message = str(event.body.get("message") or "") or (f"the result came after the run was {late}" if late else "")
-    return _with_result(_changed(run, ends=ends, message=message, updated_at=event.at), state, event.body)
+    return _changed(
+        run,
+        cost=cost,
+        cost_so_far=cost_so_far,
+        ends=ends,
+        message=message,
+        updated_at=event.at,
+        **_result(run, state, event.body),
+    )
 
 
 def _read_charge(run: RunRecord, body: Mapping[str, Any]) -> float:
@@ -283,51 +296,47 @@ def _read_charge(run: RunRecord, body: Mapping[str, Any]) -> float:
     return run.predicted_cost
 
 
-def _with_result(run: RunRecord, state: RunState, body: Mapping[str, Any]) -> RunRecord:
-    if state is not RunState.COMPLETED:
-        return _changed(run, state=state, response=None, se=None, successes=None, trials=None)
-    response = number_or_none(body.get("response"))
+def _result(run: RunRecord, state: RunState, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `run` that hold its state and what was measured."""
+    response = number_or_none(body.get("response")) if state is RunState.COMPLETED else None
     if response is None:
-        return _changed(run, state=RunState.DIVERGED, response=None, se=None, successes=None, trials=None)
+        state = RunState.DIVERGED if state is RunState.COMPLETED else state
+        return {"state": state, "response": None, "se": None, "successes": None, "trials": None}
     curve = body.get("curve")
-    return _changed(
-        run,
-        state=state,
-        response=response,
-        se=number_or_none(body.get("se")),
-        successes=number_or_none(body.get("successes")),
-        trials=number_or_none(body.get("trials")),
-        curve=run.curve if curve is None else str(curve),
-    )
+    return {
+        "state": state,
+        "response": response,
+        "se": number_or_none(body.get("se")),
+        "successes": number_or_none(body.get("successes")),
+        "trials": number_or_none(body.get("trials")),
+        "curve": run.curve if curve is None else str(curve),
+    }
 
 
 def _read_attached(run: RunRecord | None, event: Event) -> RunRecord:
     if run is not None:
         raise KeyError("the run is already known")
-    design = _read_design(event.body)
-    cost = _read_charge(RunRecord(run_id=_named(event), design=design), event.body)
-    attached = RunRecord(
-        run_id=_named(event),
-        design=design,
+    cost = _read_charge(_BLANK, event.body)
+    return _new(
+        event,
         predicted_cost=cost,
         cost=cost,
         external=True,
         budgeted=bool(event.body.get("budgeted", False)),
         reason={"source": event.body.get("source", ""), "stated_seed": event.body.get("stated_seed")},
-        proposed_at=event.at,
-        updated_at=event.at,
+        **_result(_BLANK, RunState.COMPLETED, event.body),
     )
-    return _with_result(attached, RunState.COMPLETED, event.body)
 
 
 def _read_amended(run: RunRecord | None, event: Event) -> RunRecord:
-    run = _changed(
-        _known(run),
-        cost=_read_charge(_known(run), event.body),
+    run = _known(run)
+    return _changed(
+        run,
+        cost=_read_charge(run, event.body),
         message=str(event.body.get("message") or ""),
         updated_at=event.at,
+        **_result(run, RunState.COMPLETED, event.body),
     )
-    return _with_result(run, RunState.COMPLETED, event.body)
 
 
 _READERS: dict[str, Callable[[RunRecord | None, Event], RunRecord]] = {

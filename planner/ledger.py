@@ -425,13 +425,13 @@ class Ledger:
     def _catch_up(self, reader: Reader) -> None:
         known = self._replayer.num_events
         # The last known event is read again: were it gone, its number would be given out twice.
-        new = reader.events(after=max(0, known - 1))
-        if known and (not new or new[0].seq != known):
+        new = reader.each_event(after=max(0, known - 1))
+        if known and getattr(next(new, None), "seq", None) != known:
             raise StoreDamaged(
                 f"{self._store.name} no longer holds event {known}, which was read from it before:"
                 " it was exchanged for an older one. Put the newer one back, or start this program again."
             )
-        for event in new[1:] if known else new:
+        for event in new:
             self._replayer.apply(event)
 
     def _limit(self, total: float | None) -> float:

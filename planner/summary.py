@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 def status(spec: StudySpec, state: StudyState, *, store: str, warnings: Sequence[str]) -> dict[str, Any]:
     """Budget, runs by state and by domain, the best run so far, what is under way."""
     runs = list(state.runs.values())
-    by_state = {str(each): sum(run.state is each for run in runs) for each in RunState}
+    by_state = Counter(run.state for run in runs)
     finished = dict.fromkeys(spec.domain_names, 0)
     for run in runs:
         if run.state is RunState.COMPLETED:
@@ -25,7 +26,7 @@ def status(spec: StudySpec, state: StudyState, *, store: str, warnings: Sequence
         "store": store,
         "budget": budget(spec, state),
         "costs": _costs(spec, state),
-        "runs": {name: count for name, count in by_state.items() if count},
+        "runs": {str(each): by_state[each] for each in RunState if by_state[each]},
         "attached": sum(run.external for run in runs),
         "finished_by_domain": finished,
         "response": {"name": spec.response.name, "unit": spec.response.unit, "goal": spec.response.goal},

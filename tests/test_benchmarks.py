@@ -1,6 +1,7 @@
 """The benchmark on simulated truths: problems, purses, the true optimum, the table of finished cells, messages."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pandas as pd
@@ -175,6 +176,13 @@ def test_mistakes_are_named(monkeypatch, capsys, arguments, words):
     assert _run(monkeypatch, *arguments) == 2
     message = capsys.readouterr().err
     assert all(word in message for word in words)
+
+
+def test_status_is_timed_on_ledgers_of_runs(monkeypatch, capsys):
+    assert _run(monkeypatch, "status", "--runs", "3", "--repeats", "1", "--json") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["state"], row["num_events"]) for row in rows] == [("reserved", 4), ("completed", 7)]
+    assert all(0.0 < row["least"] <= row["seconds"] <= row["most"] for row in rows)
 
 
 def test_a_scenario_without_a_recipe_is_left_out_and_says_why(monkeypatch, capsys):

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import FrozenInstanceError
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from planner.errors import BudgetExceeded, ConflictingResult, InputError, StoreDamaged, StoreError, UnknownRun
 from planner.events import MAX_TEXT, decode_body, encode_body, number_or_none
 from planner.ledger import Attachment, Ledger, replay
-from planner.records import STATE_RULES, Design, Event, RunState, StudyState, run_id_of
+from planner.records import STATE_RULES, CurvePoint, Design, Event, RunRecord, RunState, StudyState, run_id_of
 from tests.postgres import STORES, execute, fresh_database, fresh_store
 
 TOTAL = 10.0
@@ -606,6 +607,34 @@ def test_bare_nan_of_others_is_read_as_nothing() -> None:
         decode_body("[1]")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":NaN,"b":[1,-Infinity,{"c":Infinity}]}',
+        '{"a":1e400,"b":-1e400,"c":1e-400,"d":-0.0,"e":-0,"f":5e-324,"g":1E+5}',
+        '{"a":9223372036854775808,"b":-123456789012345678901234567890,"c":1}',
+        '{"a":"\\ud800","b":"\\ud83d\\ude42","c":"\\u0000","\\udc00":1}',
+        '{"a":1,"a":2,"b":true,"c":null,"d":false,"":{}}',
+        '{"a":' + "[" * 300 + "]" * 300 + "}",
+    ],
+)
+def test_the_fast_way_to_read_a_body_reads_what_the_standard_one_does(text: str) -> None:
+    expected = json.loads(text, parse_constant=lambda name: None)
+    assert repr(decode_body(text)) == repr(expected)  # tells 1 from 1.0 and -0.0 from 0.0
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a":1}x', '{"a":01}', "{'a':1}", "[1]", "NaN", "null", '{"a":"\t"}'])
+def test_a_body_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"JSON object|Expecting|control character"):
+        decode_body(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers_are_read_back_to_the_last_bit(number: float) -> None:
+    assert repr(decode_body(f'{{"a":{number!r}}}')["a"]) == repr(number)
+
+
 @pytest.mark.parametrize("message", ["\ud800", "x" * 10**6, "\0", "🙂"])
 def test_failures_are_recorded_whatever_they_say(ledger: Ledger, message: str) -> None:
     run = ledger.fail(buy(ledger), cost=1.0, message=message)
@@ -749,6 +778,49 @@ def test_any_sequence_of_verbs_adds_up(sequence: list[tuple[Any, ...]]) -> None:
         assert state.num_events == len(events)
         for run in state.runs.values():
             assert (run.response is not None) == (run.state is RunState.COMPLETED)
+
+
+def test_a_run_that_was_given_out_never_changes() -> None:
+    """Runs share what they have in common, so an event that changed it in place would rewrite the past of others."""
+    verbs: Sequence[Callable[[str], Any]]
+    with open_memory(total=1000.0) as ledger:
+        verbs = (
+            lambda run_id: ledger.submitted(run_id, "job"),
+            lambda run_id: ledger.progress(run_id, value=3.0, step=1, cost=0.5, points=[CurvePoint(1, 3.0, 0.5, True)]),
+            lambda run_id: ledger.preempt(run_id, cost=1.0),
+            ledger.retry,
+            lambda run_id: ledger.fail(run_id, cost=1.0, message="x"),
+            lambda run_id: ledger.reserve([(ledger.run(run_id).design, 2.0)], [{"gain": 1.0}]),
+            lambda run_id: ledger.complete(run_id, 2.0, cost=1.0, successes=3, trials=4, curve="c"),
+            lambda run_id: ledger.amend(run_id, cost=1.5),
+        )
+        run_ids = [buy(ledger, i) for i in range(3)]
+        given_out = []
+        for verb, run_id in itertools.product(verbs, run_ids[:2]):
+            verb(run_id)
+            given_out += [(run, repr(run)) for run in ledger.runs.values()]
+        ledger.attach(Attachment(design=design(7), response=2.0, cost=1.0))
+        assert all(repr(run) == text for run, text in given_out)
+        untouched = ledger.run(run_ids[2])
+        assert untouched == RunRecord(
+            run_id=run_ids[2],
+            design=design(2),
+            predicted_cost=4.0,
+            proposed_at=untouched.proposed_at,
+            updated_at=untouched.proposed_at,
+        )
+        assert ledger.run(run_ids[0]).ends == {"preempted": 1, "failed": 1}
+        state = ledger.state()
+        assert replay(ledger.events(), total=1000.0) == state
+
+
+def test_an_event_read_from_a_store_is_an_event_like_any_other(ledger: Ledger) -> None:
+    buy(ledger)
+    for read in ledger.events():
+        made = Event(seq=read.seq, at=read.at, kind=read.kind, run_id=read.run_id, body=read.body)
+        assert (read, repr(read)) == (made, repr(made))
+        with pytest.raises(FrozenInstanceError):
+            read.seq = 0  # type: ignore[misc]
 
 
 def test_ten_thousand_events_replay_at_once(benchmark_clock: Callable[[], float]) -> None:
