@@ -25,6 +25,8 @@ from planner import laws
 from planner.errors import UnreliableFit
 from planner.inference import discrepancy
 from planner.inference.data import (
+    BEND,
+    GROWTH_PRIOR,
     LOG_DISCREPANCY_PRIOR,
     LOG_DOMAIN_PRIOR,
     LOG_NOISE_PRIOR,
@@ -62,6 +64,7 @@ class Truth(NamedTuple):
     basis: discrepancy.Basis
     theta: np.ndarray  # (G, p)
     log_noise: float
+    growth: float
     near: np.ndarray  # (G,) mean response inside the box
     far: np.ndarray  # (G,) a decade beyond its corner
 
@@ -140,6 +143,7 @@ def simulate(rng: np.random.Generator, law: BoundLaw, num_domains: int) -> Truth
     theta = _simulate_parameters(rng, law, num_domains)
     log_noise = float(rng.normal(*LOG_NOISE_PRIOR))
     log_discrepancy = float(rng.normal(*LOG_DISCREPANCY_PRIOR))
+    growth = float(rng.normal(*GROWTH_PRIOR))
     # All at once, so that the domains fill each other's gaps.
     points = _LOW + (_HIGH - _LOW) * rng.permutation(qmc.Sobol(2, rng=rng).random(16))[: sum(counts)]
     x = np.split(points, np.cumsum(counts)[:-1])
@@ -147,11 +151,18 @@ def simulate(rng: np.random.Generator, law: BoundLaw, num_domains: int) -> Truth
     for g, mine in enumerate(x):
         at = np.vstack([mine, _NEAR, _FAR])
         mean = _MEANS[law.law.name](theta[g], at - law.context.centre)
-        mean = mean + _SCALE * np.exp(log_discrepancy) * _simulate_process(rng, at / law.context.spread)
-        y.append(mean[:-2] + _SCALE * np.exp(log_noise) * rng.standard_t(_DEGREES, len(mine)))
+        swollen = np.exp(growth * _heights(at))
+        process = np.sqrt(swollen) * _simulate_process(rng, at / law.context.spread)
+        mean = mean + _SCALE * np.exp(log_discrepancy) * process
+        y.append(mean[:-2] + _SCALE * np.exp(log_noise) * (swollen * rng.standard_t(_DEGREES, len(at)))[:-2])
         near[g], far[g] = mean[-2:]
     basis = _basis(points, law)
-    return Truth(_fit_data(x, y, basis, law), basis, theta, log_noise, near, far)
+    return Truth(_fit_data(x, y, basis, law), basis, theta, log_noise, growth, near, far)
+
+
+def _heights(points: np.ndarray) -> np.ndarray:
+    """Heights of points (P, 2): given to the model as to the truth, from 1 at the low corner of the box to 0."""
+    return np.clip(1.0 - ((points - _LOW) / (_HIGH - _LOW)).mean(axis=-1), 0.0, 1.0)
 
 
 def _simulate_parameters(rng: np.random.Generator, law: BoundLaw, num_domains: int) -> np.ndarray:
@@ -199,6 +210,7 @@ def _fit_data(x: Sequence[np.ndarray], y: Sequence[np.ndarray], basis: discrepan
         phi=phi * is_real[..., None],
         missed=missed * is_real,
         curve=np.zeros((*shape, 0)),
+        height=(_heights(coordinates) * is_real)[..., None],
         design=np.ones((len(x), 1)),
         context=law.context,
     )
@@ -229,8 +241,9 @@ def ranks_of(truth: Truth, law: BoundLaw, draws: LawDraws, rng: np.random.Genera
 
 def _mean_draws(truth: Truth, draws: LawDraws, domain: int, point: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     phi, missed = discrepancy.features(truth.basis, point[None])
-    mean = draws.law.value_at(draws.theta[:, [domain]], point[None])[:, 0] + draws.weights[:, domain] @ phi[0]
-    return mean + draws.discrepancy_sd * np.sqrt(missed[0]) * rng.standard_normal(len(mean))
+    bend = np.exp(BEND * draws.growth * _heights(point))
+    mean = draws.law.value_at(draws.theta[:, [domain]], point[None])[:, 0] + bend * (draws.weights[:, domain] @ phi[0])
+    return mean + bend * draws.discrepancy_sd * np.sqrt(missed[0]) * rng.standard_normal(len(mean))
 
 
 def _level(true: float, values: np.ndarray, rng: np.random.Generator) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 
 from planner.inference import discrepancy
 from planner.inference.data import FitData, bucket
+from planner.inference.heights import Heights, fit_heights
 from planner.laws.base import Context, LawAxis, law_axes
 
 if TYPE_CHECKING:
@@ -161,8 +162,8 @@ def encode(
     outcomes: Sequence[Outcome],
     designs: DesignTable,
     targets: DesignTable,
-) -> tuple[FitData, discrepancy.Basis]:
-    """Completed runs as padded arrays by domain, and the discrepancy basis over runs, designs and targets."""
+) -> tuple[FitData, discrepancy.Basis, Heights]:
+    """Completed runs as padded arrays by domain, the discrepancy basis over runs, designs and targets, and heights."""
     completed = [o for o in outcomes if o.is_measured]
     num_axes, num_domains = len(encoding.axes), len(encoding.domain_names)
     index = {name: i for i, name in enumerate(encoding.domain_names)}
@@ -176,6 +177,7 @@ def encode(
 
     context = _context(spec, encoding, coordinates, eta, moments[:, 0])
     basis = _basis(encoding, coordinates, designs, targets)
+    heights = fit_heights(domain, coordinates, eta, num_domains=num_domains, scale=float(context.scale))
     num_rows = bucket(int(np.bincount(domain, minlength=num_domains).max()) if len(domain) else 1)
     shape = (num_domains, num_rows)
     slot = _slots(domain)
@@ -199,10 +201,11 @@ def encode(
         phi=phi * is_real[..., None],
         missed=missed * is_real,
         curve=place(_training_runs(completed, domain), 0.0),
+        height=place(heights.at(domain, coordinates)[:, None], 0.0),
         design=encoding.design,
         context=context,
     )
-    return data, basis
+    return data, basis, heights
 
 
 def _training_runs(completed: Sequence[Outcome], domain: np.ndarray) -> np.ndarray:

@@ -2,20 +2,23 @@
 
 For domain g, run i, on the scale where laws are written:
 
-    y_gi = f(theta_g, x_gi) + delta_g(x_gi) + b_k(gi) + e_gi
+    y_gi = f(theta_g, x_gi) + u_gi^(1/2) (delta_g(x_gi) + b_k(gi)) + u_gi e_gi + known_gi
+    u_gi = exp(growth h_gi),           growth ~ N(0.75, 0.5)
     theta_g = design_g m + tau z_g,    m_0 = prior_mean + prior_sd z,    m_q = tau z_q for every level q of every factor
     tau = domain_sd exp(log_domain),   log_domain ~ N(0, 0.7)
     delta_g = Phi w_g + r,             w_g ~ N(0, s^2 I),    r_gi ~ N(0, s^2 missed_gi)
     b_k ~ N(0, c^2)                    the effect of a training run on all its checkpoints, where any run has two
-    e_gi ~ N(0, sigma^2 / lambda_gi + known_gi),    lambda_gi ~ Gamma(v/2, v/2)
+    e_gi ~ N(0, sigma^2 / lambda_gi),  lambda_gi ~ Gamma(v/2, v/2)
 
-so that the noise of a run is Student-t with v degrees of freedom, and neither its known variance nor the variance that
-the features miss has heavy tails.  With one domain theta = prior_mean + prior_sd z.  Padded rows carry a multiplier
-of their own prior and nothing else: what is left after integrating it out does not know of them.
+so that the noise of a run is Student-t with v degrees of freedom, and neither its known error nor the variance that
+the features miss has heavy tails.  The height h_gi of a run above the best response is given (`inference.heights`):
+errors grow with it, or are of one size where no height is given.  With one domain theta = prior_mean + prior_sd z.
+Padded rows carry a multiplier of their own prior and nothing else: what is left after integrating it out does not know
+of them.
 
-The weights w and the effects b are integrated out: y_g ~ N(f, s^2 Phi Phi' + c^2 Z Z' + D) has no funnel between s and
-w (an eighth of the steps on thirty runs), and is factored by runs or by features, whichever are fewer.  Only counts,
-which are not Gaussian, keep w, b and the noise of each run explicit.
+The weights w and the effects b are integrated out: y_g ~ N(f, U^(1/2) (s^2 Phi Phi' + c^2 Z Z') U^(1/2) + D) has no
+funnel between s and w (an eighth of the steps on thirty runs), and is factored by runs or by features, whichever are
+fewer.  Only counts, which are not Gaussian, keep w, b and the noise of each run explicit.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,14 +31,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.handlers import mask
 
-from planner.inference.data import (
-    LOG_CURVE_PRIOR,
-    LOG_DISCREPANCY_PRIOR,
-    LOG_DOMAIN_PRIOR,
-    LOG_NOISE_PRIOR,
-    BoundLaw,
-    FitData,
-)
+from planner.inference.data import BEND, LOG_DOMAIN_PRIOR, BoundLaw, FitData, error_scales
 from planner.inference.noise import DEGREES_OF_FREEDOM
 
 # A rate at the very edge of its range would make one surprising count infinitely surprising.
@@ -78,22 +74,24 @@ def mean_of_runs(law: BoundLaw, data: FitData, theta: jax.Array) -> jax.Array:
 
 def run_variance(data: FitData, sites: Mapping[str, jax.Array]) -> jax.Array:
     """Independent variance D of every run given its multiplier, (G, n); one where padded."""
-    unit = data.context.scale**2
-    noise_var = unit * jnp.exp(2.0 * sites["log_noise"]) / sites["multiplier"]
-    missed_var = unit * jnp.exp(2.0 * sites["log_discrepancy"]) * data.missed
+    unit, swollen = data.context.scale**2, _swell(data, sites)
+    noise_var = unit * jnp.exp(2.0 * sites["log_noise"]) * swollen**2 / sites["multiplier"]
+    missed_var = unit * jnp.exp(2.0 * sites["log_discrepancy"]) * swollen ** (2.0 * BEND) * data.missed
     return jnp.where(data.is_real, noise_var + missed_var + data.known_var, 1.0)
 
 
-def has_curves(data: FitData) -> bool:
-    """Whether any training run has several rows."""
-    return data.curve.shape[-1] > 0
+def _swell(data: FitData, sites: Mapping[str, jax.Array]) -> jax.Array:
+    """u of every run, (G, n)."""
+    if "growth" not in sites:
+        return jnp.ones(data.y.shape)
+    return jnp.exp(sites["growth"] * jnp.asarray(data.height)[..., 0])
 
 
 def common_factors(data: FitData, sites: Mapping[str, jax.Array]) -> jax.Array:
     """What runs share, (G, n, M + K): F with F F' the covariance of discrepancy and run effects in response units."""
-    scale = jnp.asarray(data.context.scale)
+    scale = jnp.asarray(data.context.scale) * (_swell(data, sites) ** BEND)[..., None]
     factors = [scale * jnp.exp(sites["log_discrepancy"]) * data.phi]
-    if has_curves(data):
+    if "log_curve" in sites:
         factors.append(scale * jnp.exp(sites["log_curve"]) * data.curve)
     return jnp.concatenate(factors, axis=-1)
 
@@ -114,13 +112,8 @@ def scaling_model(
         predictive: leave the response (or the successes) unobserved, for draws from the prior.
     """
     num_domains, num_rows = data.y.shape
-    sites = {
-        "log_noise": numpyro.sample("log_noise", dist.Normal(*LOG_NOISE_PRIOR)),
-        "log_discrepancy": numpyro.sample("log_discrepancy", dist.Normal(*LOG_DISCREPANCY_PRIOR)),
-    }
+    sites = {name: numpyro.sample(name, dist.Normal(*prior)) for name, prior in error_scales(data).items()}
     num_parameters = law.prior_mean.shape[-1]
-    if has_curves(data):
-        sites["log_curve"] = numpyro.sample("log_curve", dist.Normal(*LOG_CURVE_PRIOR))
     if num_domains > 1:
         sites["log_domain"] = _sample("log_domain", dist.Normal(*LOG_DOMAIN_PRIOR), (num_parameters,))
         sites["shared_raw"] = _sample("shared_raw", dist.Normal(0.0, 1.0), (data.design.shape[1], num_parameters))

@@ -94,16 +94,20 @@ def test_marginal_equals_the_dense_covariance(num_rows, num_features, num_curves
     diagonal[:, 1, -1] = 1.0
     amplitude_sq, curve_sq = np.array([0.01, 1.0, 30.0]), np.array([2.0, 0.0, 0.5])
     columns = rng.standard_normal((3, 2, num_rows, 2))
-    found = noise.marginal(phi, curve, diagonal, amplitude_sq, curve_sq)
-    dense = amplitude_sq[:, None, None, None] * (phi @ np.swapaxes(phi, -1, -2)) + diagonal[..., None] * np.eye(
-        num_rows
-    )
-    dense = dense + curve_sq[:, None, None, None] * (curve @ np.swapaxes(curve, -1, -2))
+    bend = rng.uniform(0.5, 2.0, diagonal.shape)
+    found = noise.marginal(phi, curve, bend, diagonal, amplitude_sq, curve_sq)
+    shared = amplitude_sq[:, None, None, None] * (phi @ np.swapaxes(phi, -1, -2))
+    shared = shared + curve_sq[:, None, None, None] * (curve @ np.swapaxes(curve, -1, -2))
+    dense = bend[..., None] * shared * bend[..., None, :] + diagonal[..., None] * np.eye(num_rows)
     inverse = np.linalg.inv(dense)
     np.testing.assert_allclose(found.solve(columns), inverse @ columns, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(found.at(2).solve(columns[2]), inverse[2] @ columns[2], rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(found.inverse_diagonal(), np.einsum("ngii->ngi", inverse), rtol=1e-7)
     np.testing.assert_allclose(found.log_det, np.linalg.slogdet(dense)[1].sum(-1), rtol=1e-9)
+    weights = rng.standard_normal((3, 2, num_features, 1))
+    spread, gathered = found.spread(weights), found.gather(columns[..., :1])
+    np.testing.assert_allclose((spread * columns[..., :1]).sum(), (weights * gathered).sum(), rtol=1e-9)
+    np.testing.assert_allclose(spread[..., 0], bend * (phi @ weights)[..., 0], rtol=1e-12)
 
 
 def test_one_bad_matrix_does_not_stop_the_others():

@@ -105,7 +105,7 @@ def test_runs_are_padded_by_domain_and_masked():
             cost=5.0,
         )
     )
-    data, basis = encoding.encode(spec, made, outcomes, designs, designs)
+    data, basis, heights = encoding.encode(spec, made, outcomes, designs, designs)
     assert data.y.shape == (3, 8)
     assert data.is_real.sum(axis=1).tolist() == [1, 2, 0]
     assert sorted(data.y[1][data.is_real[1]]) == [2.5, 3.0]
@@ -114,13 +114,16 @@ def test_runs_are_padded_by_domain_and_masked():
     assert data.order[data.is_real].tolist() == [1, 0, 2]
     assert data.phi.shape[-1] == len(basis.inducing)
     assert float(data.context.lower) == 0.0  # every response seen is positive
+    assert (data.height[~data.is_real] == 0).all() and (data.height >= 0).all()
+    at = heights.at(np.array([1, 1]), made.coordinates(np.array([[1e6, 0.0], [1e8, 0.0]])))
+    np.testing.assert_allclose(np.sort(at), np.sort(data.height[1][data.is_real[1], 0]))
 
 
 def test_negative_responses_have_no_lower_bound():
     spec = _spec()
     designs = _table([[1e6, 0.0], [1e12, 1.0]])
     made = encoding.make_encoding(spec, designs)
-    data, _ = encoding.encode(spec, made, [_outcome("a", 1e6, -1.0), _outcome("a", 1e8, -2.0)], designs, designs)
+    data, _, _ = encoding.encode(spec, made, [_outcome("a", 1e6, -1.0), _outcome("a", 1e8, -2.0)], designs, designs)
     assert data.context.lower == -np.inf
     assert data.context.scale > 0
 
@@ -131,7 +134,7 @@ def test_a_single_value_of_an_axis_or_of_the_response_gives_no_zero_scale():
     made = encoding.make_encoding(spec, designs)
     assert (made.spread > 0).all()
     for outcomes in ([], [_outcome("a", 1e6, 2.0)], [_outcome("a", 1e6, 2.0), _outcome("a", 1e6, 2.0)]):
-        data, _ = encoding.encode(spec, made, outcomes, designs, designs)
+        data, _, _ = encoding.encode(spec, made, outcomes, designs, designs)
         assert data.context.scale > 0
         assert np.isfinite(data.phi).all()
 

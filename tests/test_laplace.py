@@ -84,10 +84,13 @@ def test_evidence_and_mean_are_exact_for_a_linear_law(num_domains):
     pseudo = rng.standard_normal(is_real.shape) * is_real
     design = np.ones((num_domains, 1))
     blank = np.zeros(is_real.shape)
+    height = (rng.uniform(0.0, 2.0, is_real.shape) * is_real)[..., None]
+    bend = np.exp(0.5 * 0.9 * height[..., 0])
     data = FitData(
-        blank, blank[..., None], is_real, known, blank, phi, missed, blank[..., None][..., :0], design, context
+        blank, blank[..., None], is_real, known, blank, phi, missed, blank[..., None][..., :0], height, design, context
     )
-    scales = Scales(np.log([0.2]), np.log([0.7]), np.array([-np.inf]), np.full((1, p if num_domains > 1 else 0), 0.3))
+    log_domain = np.full((1, p if num_domains > 1 else 0), 0.3)
+    scales = Scales(np.log([0.2]), np.log([0.7]), np.array([0.9]), np.array([-np.inf]), log_domain)
     student = np.ones((1, *is_real.shape))
 
     found = condition(law, data, Linear(pseudo, jacobian, np.zeros((num_domains, p))), scales, student)
@@ -99,11 +102,11 @@ def test_evidence_and_mean_are_exact_for_a_linear_law(num_domains):
     for g in range(num_domains):
         rows = slice(g * num_rows, (g + 1) * num_rows)
         blocks[rows, g * p : (g + 1) * p] = jacobian[g]
-        kernel[rows, rows] = (0.5 * 0.7) ** 2 * (phi[g] @ phi[g].T)
+        kernel[rows, rows] = (0.5 * 0.7) ** 2 * np.outer(bend[g], bend[g]) * (phi[g] @ phi[g].T)
     prior = np.kron(np.ones((num_domains, num_domains)), np.diag(law.prior_sd**2))
     if num_domains > 1:
         prior += np.kron(np.eye(num_domains), np.diag((law.domain_sd * np.exp(0.3)) ** 2))
-    noise = (0.5 * 0.2) ** 2 + (0.5 * 0.7) ** 2 * missed + known
+    noise = (0.5 * 0.2) ** 2 * bend**4 + (0.5 * 0.7) ** 2 * bend**2 * missed + known
     covariance = (blocks @ prior @ blocks.T + kernel + np.diag(noise.ravel()))[np.ix_(keep, keep)]
     mean = np.tile(law.prior_mean, num_domains)
     gap = pseudo.ravel()[keep] - (blocks @ mean)[keep]
@@ -189,7 +192,7 @@ def test_checkpoints_of_few_runs_count_as_few_runs():
     effect, each = np.full(1, 0.03**2), np.full((1, 1, 96), 1e-3**2)
     shared = np.repeat(np.eye(12), 8, axis=0)[None]
     for curve in (shared, np.zeros((1, 96, 0))):
-        covariance = noise.marginal(np.zeros((1, 96, 4)), curve, each, np.ones(1), effect)
+        covariance = noise.marginal(np.zeros((1, 96, 4)), curve, np.ones_like(each), each, np.ones(1), effect)
         information = covariance.solve(np.ones((1, 1, 96, 1))).sum()
         runs = 12 if curve.shape[-1] else 96
         size_sq = effect[0] + 1e-6 / 8 if curve.shape[-1] else 1e-6

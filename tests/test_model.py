@@ -41,6 +41,7 @@ def make_data(
     phi, missed = discrepancy.features(basis, coordinates)
     curve = np.repeat(np.eye(num_rows // 2), 2, axis=0) if curves else np.zeros((num_rows, 0))
     curve = curve * is_real[..., None]
+    height = np.random.default_rng(12).uniform(0.0, 1.5, (*y.shape, 1)) * is_real[..., None]
     rows = (0, padding)
     return FitData(
         np.pad(np.where(is_real, y, 0.0), ((0, 0), rows), constant_values=77.0),
@@ -51,6 +52,7 @@ def make_data(
         np.pad(phi * is_real[..., None], ((0, 0), rows, (0, 0))),
         np.pad(missed * is_real, ((0, 0), rows)),
         np.pad(curve, ((0, 0), rows, (0, 0))),
+        np.pad(height, ((0, 0), rows, (0, 0))),
         design,
         context,
     )
@@ -69,6 +71,7 @@ def random_sites(law: BoundLaw, data: FitData, rng: np.random.Generator) -> dict
     sites = {
         "log_noise": rng.normal(-3.0, 1.0),
         "log_discrepancy": rng.normal(-2.0, 1.0),
+        "growth": rng.normal(0.75, 0.5),
         "domain_raw": rng.standard_normal((num_domains, law.num_parameters)),
         "multiplier": rng.gamma(2.0, 0.5, data.y.shape),
     }
@@ -113,6 +116,7 @@ def numpy_priors(sites: dict[str, np.ndarray], real: np.ndarray) -> float:
     """Log prior of all sites but the multipliers of padded rows, which are nobody's."""
     total = stats.norm(np.log(0.03), 1.2).logpdf(sites["log_noise"])
     total += stats.norm(np.log(0.1), 1.0).logpdf(sites["log_discrepancy"])
+    total += stats.norm(0.75, 0.5).logpdf(sites["growth"])
     total += stats.norm(np.log(0.03), 1.2).logpdf(sites["log_curve"]) if "log_curve" in sites else 0.0
     total += stats.norm(0.0, 0.7).logpdf(sites.get("log_domain", np.zeros(0))).sum()
     for name in ("domain_raw", "shared_raw", "common_raw"):
@@ -130,12 +134,15 @@ def numpy_log_density(law: BoundLaw, data: FitData, sites: dict[str, np.ndarray]
         height = data.context.reference / (1.0 + np.exp(theta[0]))  # the lower bound is zero
         mean = data.context.reference - height
         mean = mean + height * (np.exp(theta[1:3] - np.exp(theta[3:5]) * u)).sum(1)
-        phi = data.phi[g, rows]
-        own = sigma**2 / sites["multiplier"][g, rows] + amplitude**2 * data.missed[g, rows] + data.known_var[g, rows]
+        swollen = np.exp(sites["growth"] * data.height[g, rows, 0])
+        phi = data.phi[g, rows] * np.sqrt(swollen)[:, None]
+        own = (sigma * swollen) ** 2 / sites["multiplier"][g, rows]
+        own += amplitude**2 * swollen * data.missed[g, rows] + data.known_var[g, rows]
         covariance = amplitude**2 * phi @ phi.T + np.diag(own)
         if "log_curve" in sites:
             is_same = data.curve[g, rows] @ data.curve[g, rows].T == 1.0
-            covariance = covariance + (data.context.scale * np.exp(sites["log_curve"])) ** 2 * is_same
+            effect = np.sqrt(swollen) * data.context.scale * np.exp(sites["log_curve"])
+            covariance = covariance + np.outer(effect, effect) * is_same
         total += stats.multivariate_normal(mean, covariance).logpdf(data.y[g, rows])
     return float(total)
 
@@ -199,12 +206,14 @@ def test_counts_have_a_binomial_likelihood(inverse_link, rate) -> None:  # type:
         mean = np.asarray(model.mean_of_runs(law, data, numpy_parameters(law, data, sites)))
     expected = numpy_priors(sites, np.ones_like(data.is_real)) + stats.norm.logpdf(sites["noise_raw"]).sum()
     scale = data.context.scale
-    own = (scale * np.exp(sites["log_noise"])) ** 2 / sites["multiplier"] + data.known_var
-    own += (scale * np.exp(sites["log_discrepancy"])) ** 2 * data.missed
+    swollen = np.exp(sites["growth"] * data.height[..., 0])
+    own = (scale * np.exp(sites["log_noise"]) * swollen) ** 2 / sites["multiplier"] + data.known_var
+    own += (scale * np.exp(sites["log_discrepancy"])) ** 2 * swollen * data.missed
     own = np.where(data.is_real, own, 1.0)
     weights = scale * np.exp(sites["log_discrepancy"]) * sites["common_raw"][:, :num_features]
     effects = scale * np.exp(sites["log_curve"]) * sites["common_raw"][:, num_features:]
-    eta = mean + (data.phi @ weights[..., None])[..., 0] + (data.curve @ effects[..., None])[..., 0]
+    common = (data.phi @ weights[..., None])[..., 0] + (data.curve @ effects[..., None])[..., 0]
+    eta = mean + np.sqrt(swollen) * common
     eta = eta + np.sqrt(own) * sites["noise_raw"]
     p = np.clip(rate(eta), 1e-9, 1.0 - 1e-9)[data.is_real]
     expected += stats.binom(100, p).logpmf(37).sum()
@@ -277,9 +286,10 @@ def test_weights_given_the_rest_are_exact_gaussian_draws() -> None:
         residual = (data.y - np.asarray(model.mean_of_runs(law, data, theta)))[0]
     real = data.is_real[0]
     amplitude = data.context.scale * np.exp(sites["log_discrepancy"])
-    phi = data.phi[0, real]
+    bend = np.exp(0.5 * sites["growth"] * data.height[0, real])
+    phi, curve = bend * data.phi[0, real], bend * data.curve[0, real]
     effect_var = (data.context.scale * np.exp(sites["log_curve"])) ** 2
-    block = np.linalg.inv(np.diag(variance[real]) + effect_var * data.curve[0, real] @ data.curve[0, real].T)
+    block = np.linalg.inv(np.diag(variance[real]) + effect_var * curve @ curve.T)
     covariance = np.linalg.inv(phi.T @ block @ phi + np.eye(phi.shape[1]) / amplitude**2)
     mean = covariance @ phi.T @ block @ residual[real]
     sd = np.sqrt(np.diag(covariance))

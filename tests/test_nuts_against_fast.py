@@ -14,6 +14,7 @@ from planner import laws
 from planner.inference import discrepancy
 from planner.inference.data import FitData, bind, bucket
 from planner.inference.draws import LawDraws
+from planner.inference.heights import fit_heights
 from planner.inference.laplace import fit_law
 from planner.inference.nuts import fit_nuts, require_reliable
 from planner.inference.refinement import refine
@@ -29,6 +30,7 @@ class Study(NamedTuple):
     basis: discrepancy.Basis
     points: np.ndarray  # (P, A) targets
     domain: np.ndarray  # (P,)
+    height: np.ndarray  # (P,)
     law: str
 
 
@@ -54,9 +56,13 @@ def _encode(x: np.ndarray, y: np.ndarray, group: np.ndarray, law: str) -> Study:
     phi, missed = phi * is_real[..., None], missed * is_real
     known_var, curve = np.zeros_like(response), np.zeros((num_domains, num_rows, 0))
     design = np.ones((num_domains, 1))
-    data = FitData(response, coordinates, is_real, known_var, order, phi, missed, curve, design, context)
+    heights = fit_heights(group, x, y, num_domains=num_domains, scale=float(context.scale))
+    height = np.zeros((num_domains, num_rows, 1))
+    height[is_real, 0] = heights.at(group, x)[np.argsort(group, kind="stable")]
+    data = FitData(response, coordinates, is_real, known_var, order, phi, missed, curve, height, design, context)
     domain = np.repeat(np.arange(num_domains), len(TARGETS))
-    return Study(data, basis, np.tile(TARGETS, (num_domains, 1)), domain, law)
+    points = np.tile(TARGETS, (num_domains, 1))
+    return Study(data, basis, points, domain, heights.at(domain, points), law)
 
 
 def _loss(x: np.ndarray, floor: float | np.ndarray = 1.69) -> np.ndarray:
@@ -125,9 +131,10 @@ def predictions(study: Study, draws: LawDraws, rng: np.random.Generator) -> tupl
     """Mean responses at the targets, discrepancy included, and responses of new runs there, (S, P)."""
     phi, missed = discrepancy.features(study.basis, study.points)
     mean = draws.law.value_at(draws.theta[:, study.domain], study.points)
-    mean = mean + np.einsum("spm,pm->sp", draws.weights[:, study.domain], phi)
-    mean = mean + draws.discrepancy_sd[:, None] * np.sqrt(missed) * rng.standard_normal(mean.shape)
-    return mean, mean + draws.noise_sd[:, None] * rng.standard_t(4, mean.shape)
+    swollen = np.exp(draws.growth[:, None] * study.height)
+    mean = mean + np.sqrt(swollen) * np.einsum("spm,pm->sp", draws.weights[:, study.domain], phi)
+    mean = mean + np.sqrt(swollen * missed) * draws.discrepancy_sd[:, None] * rng.standard_normal(mean.shape)
+    return mean, mean + swollen * draws.noise_sd[:, None] * rng.standard_t(4, mean.shape)
 
 
 def disagreement(fast: np.ndarray, reference: np.ndarray) -> np.ndarray:

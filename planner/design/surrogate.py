@@ -14,6 +14,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from planner.inference import discrepancy
+from planner.inference.data import BEND
 from planner.inference.laplace import LawFit
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def make_surrogate(posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray)
     coordinates = posterior.encoding.coordinates(x)
     domain = np.asarray(domain, dtype=int)
     phi, missed = discrepancy.features(posterior.basis, coordinates)
+    height = posterior.heights.at(domain, coordinates)
     weights = np.where(posterior.weights >= _LEAST_WEIGHT, posterior.weights, 0.0)
     weights = weights / weights.sum()
     shared, local, means, component_weights = [], [], [], []
@@ -60,15 +62,18 @@ def make_surrogate(posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray)
         unit = float(fit.law.context.scale) ** 2
         for k, node in enumerate(nodes):
             share = weight / len(nodes)
-            of_theta, of_weights = _point_features(fit, int(node), domain, jacobian[k], phi)
+            swollen = np.exp(fit.scales.growth[node] * height)
+            bent = phi * swollen[:, None] ** BEND
+            of_theta, of_weights = _point_features(fit, int(node), domain, jacobian[k], bent)
             shared.append(np.sqrt(share) * of_theta[0])
             local.append(np.sqrt(share) * np.concatenate([of_theta[1], of_weights], axis=1))
-            means.append(value[k] + _discrepancy_mean(fit, int(node), domain, phi))
+            means.append(value[k] + _discrepancy_mean(fit, int(node), domain, bent))
             component_weights.append(share)
-            own_var += share * unit * np.exp(2.0 * fit.scales.log_discrepancy[node]) * missed
+            bend_sq = swollen ** (2.0 * BEND)
+            own_var += share * unit * np.exp(2.0 * fit.scales.log_discrepancy[node]) * bend_sq * missed
             # Student-t noise of 4 degrees has twice its squared scale as variance.
-            noise_var += share * 2.0 * unit * np.exp(2.0 * fit.scales.log_noise[node])
-            noise_var += share * unit * np.exp(2.0 * fit.scales.log_curve[node])
+            noise_var += share * 2.0 * unit * np.exp(2.0 * fit.scales.log_noise[node]) * swollen**2
+            noise_var += share * unit * np.exp(2.0 * fit.scales.log_curve[node]) * bend_sq
     share = np.array(component_weights)
     mean = share @ np.array(means)
     between = np.sqrt(share)[:, None] * (_tame(np.array(means)) - mean)
@@ -92,15 +97,19 @@ def law_means(
     """
     coordinates = posterior.encoding.coordinates(x)
     phi, _ = discrepancy.features(posterior.basis, coordinates)
+    height = posterior.heights.at(domain, coordinates)
     names, means = [], []
     for weight, fit in zip(posterior.weights, posterior.fits, strict=True):
         if weight < min(least_weight, posterior.weights.max()):
             continue
         nodes = _representative_nodes(fit)
         value = fit.law.value_at(fit.conditional.posterior.theta[nodes][:, domain], coordinates)
-        bent = [value[k] + _discrepancy_mean(fit, int(node), domain, phi) for k, node in enumerate(nodes)]
+        added = [
+            _discrepancy_mean(fit, int(node), domain, phi * np.exp(BEND * fit.scales.growth[node] * height)[:, None])
+            for node in nodes
+        ]
         names.append(fit.law.law.name)
-        means.append(np.mean(bent, axis=0))
+        means.append(np.mean(value + np.array(added), axis=0))
     return names, np.array(means)
 
 
@@ -126,10 +135,10 @@ def _point_features(
     posterior, marginal = fit.conditional.posterior, fit.conditional.marginal
     one = marginal.at(node)
     amplitude_sq = float(fit.law.context.scale) ** 2 * np.exp(2.0 * fit.scales.log_discrepancy[node])
-    transposed = np.swapaxes(marginal.phi, -1, -2)
     # A run that moves theta moves the discrepancy the other way: the data fix their sum.
-    response = amplitude_sq * (transposed @ one.solve(fit.linear.jacobian[node]))  # (G, M, p)
-    spread = amplitude_sq * np.eye(phi.shape[1]) - amplitude_sq**2 * (transposed @ one.solve(marginal.phi))
+    response = amplitude_sq * one.gather(one.solve(fit.linear.jacobian[node]))  # (G, M, p)
+    known = one.gather(one.solve(one.spread(np.eye(phi.shape[1]))))
+    spread = amplitude_sq * np.eye(phi.shape[1]) - amplitude_sq**2 * known
     root = _symmetric_root(spread)  # (G, M, M)
     lever = posterior.lever[node]
     shared = np.zeros((len(domain), lever.shape[-1]))
@@ -156,7 +165,7 @@ def _discrepancy_mean(fit: LawFit, node: int, domain: np.ndarray, phi: np.ndarra
         fit.linear.pseudo[node] - (fit.linear.jacobian[node] @ fit.conditional.posterior.theta[node][..., None])[..., 0]
     )
     amplitude_sq = float(fit.law.context.scale) ** 2 * np.exp(2.0 * fit.scales.log_discrepancy[node])
-    weights = amplitude_sq * (np.swapaxes(marginal.phi, -1, -2) @ one.solve(residual[..., None]))[..., 0]
+    weights = amplitude_sq * one.gather(one.solve(residual[..., None]))[..., 0]
     return (phi * weights[domain]).sum(axis=1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,8 +13,9 @@ from planner import laws
 from planner.errors import InputError, UnreliableFit
 from planner.inference import prequential
 from planner.inference import weights as law_weights
-from planner.inference.data import BoundLaw, FitData, bind
-from planner.inference.draws import LawDraws, draw
+from planner.inference.data import BoundLaw, FitData, bind, of_one_size
+from planner.inference.draws import LawDraws, draw, join
+from planner.inference.heights import Heights
 from planner.inference.laplace import LawFit, fit_law
 from planner.inference.posterior import StudyPosterior, from_arrays
 from planner.inference.refinement import refine
@@ -37,6 +38,7 @@ class Prepared(NamedTuple):
     encoding: encodings.Encoding
     data: FitData
     basis: encodings.discrepancy.Basis
+    heights: Heights
     bound: Sequence[BoundLaw]
     log_cost: np.ndarray  # (R,)
     runs: np.ndarray  # (R, 1 + A)
@@ -45,7 +47,7 @@ class Prepared(NamedTuple):
 def prepare(spec: StudySpec, outcomes: Sequence[Outcome], designs: DesignTable, targets: DesignTable) -> Prepared:
     """Encodes what is known of a study and selects its laws."""
     encoding = encodings.make_encoding(spec, designs)
-    data, basis = encodings.encode(spec, encoding, outcomes, designs, targets)
+    data, basis, heights = encodings.encode(spec, encoding, outcomes, designs, targets)
     completed = [o for o in outcomes if o.is_measured]
     domain, slot = np.nonzero(data.is_real)
     runs = np.column_stack([domain, data.coordinates[domain, slot]])
@@ -54,7 +56,7 @@ def prepare(spec: StudySpec, outcomes: Sequence[Outcome], designs: DesignTable, 
     bound = [bind(law, data.context) for law in chosen]
     if not bound:
         raise InputError("no registered law suits these axes; name laws under [laws] use = [...]")
-    return Prepared(encoding, data, basis, bound, log_cost, runs)
+    return Prepared(encoding, data, basis, heights, bound, log_cost, runs)
 
 
 def fit_study(
@@ -77,8 +79,8 @@ def fit_study(
         targets: points to be predicted, so that the discrepancy can represent them.
         engine: "laplace" (fast, for planning), "refined" (the same, its draws moved on the exact density; seconds, for
             answers) or "nuts" (reference, minutes).
-        look_ahead: whether laws are also weighed by how they predicted dearer runs before these were used (three more
-            fits of each law: for answers).
+        look_ahead: whether laws are also weighed by how they predicted dearer runs before these were used, and errors
+            that grow with height averaged with errors of one size (seven more fits of each law: for answers).
         warm: an earlier posterior, of nearly the same runs, whose fits say where to look first.
 
     Raises:
@@ -90,41 +92,80 @@ def fit_study(
     ready = prepare(spec, outcomes, designs, targets)
     starts = {fit.law.law.name: fit for fit in warm.fits} if warm else {}
 
+    # Where errors grow with height, intervals are right when few runs were bought and too narrow when the whole pool
+    # was; where they are of one size, the other way round.  Answers believe both alike; plans only the better guide.
+    errors = [ready.data, of_one_size(ready.data)] if look_ahead and len(ready.runs) else [ready.data]
+    shares = _split(np.full(len(errors), 1.0 / len(errors)), num_draws)
+    averages: list[_Average] = []
+    # Laws are the unit of parallel work: threads inside products of matrices this small only get in their way.
+    with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
+        for data, share in zip(errors, shares, strict=True):
+            average = _average(
+                ready._replace(data=data), pool, starts, int(share), engine=engine, seed=seed, look_ahead=look_ahead
+            )
+            averages.append(average)
+            starts = starts | {fit.law.law.name: fit for fit in average.fits}
+    first = averages[0]
+    names = [fit.law.law.name for fit in first.fits]
+    weights = np.mean([[each.weights.get(name, 0.0) for name in names] for each in averages], axis=0)
+    return StudyPosterior(
+        encoding=ready.encoding,
+        basis=ready.basis,
+        heights=ready.heights,
+        parts=[join([each.parts[name] for each in averages if name in each.parts]) for name in names],
+        weights=weights / weights.sum(),
+        runs=ready.runs,
+        notes=_notes(spec, ready) + first.dropped,
+        temper=law_weights.temper(ready.log_cost),
+        flags={"num_runs": len(ready.runs), "engine": engine, "prior_only": len(ready.runs) == 0},
+        fits=first.fits,
+    )
+
+
+class _Average(NamedTuple):
+    """All laws under one model of the errors."""
+
+    fits: list[LawFit]
+    dropped: list[str]  # what to say of laws that could not be fitted
+    weights: dict[str, float]  # by law
+    parts: dict[str, LawDraws]
+
+
+def _average(
+    ready: Prepared,
+    pool: concurrent.futures.Executor,
+    starts: Mapping[str, LawFit],
+    num_draws: int,
+    *,
+    engine: str,
+    seed: int,
+    look_ahead: bool,
+) -> _Average:
     def one(law: BoundLaw) -> LawFit | UnreliableFit:
         try:
             return fit_law(law, ready.data, seed=seed, warm=starts.get(law.law.name))
         except UnreliableFit as error:
             return error
 
-    # Laws are the unit of parallel work: threads inside products of matrices this small only get in their way.
-    with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
-        fits, dropped = _usable(list(pool.map(one, ready.bound)))
-        by_cost = np.sort(ready.log_cost)
+    fits, dropped = _usable(list(pool.map(one, ready.bound)))
+    by_cost = np.sort(ready.log_cost)
 
-        def ahead_of(fit: LawFit) -> float:
-            try:
-                return prequential.log_score(fit.law, ready.data, by_cost, seed=seed, warm=fit)
-            except UnreliableFit:
-                return float("-inf")
+    def ahead_of(fit: LawFit) -> float:
+        try:
+            return prequential.log_score(fit.law, ready.data, by_cost, seed=seed, warm=fit)
+        except UnreliableFit:
+            return float("-inf")
 
-        ahead = np.array(list(pool.map(ahead_of, fits))) if look_ahead else None
-        weights = law_weights.weigh(np.array([fit.log_evidence for fit in fits]), by_cost, ahead)
-        counts = _split(weights, num_draws)
+    ahead = np.array(list(pool.map(ahead_of, fits))) if look_ahead else None
+    weights = law_weights.weigh(np.array([fit.log_evidence for fit in fits]), by_cost, ahead)
 
-        def draws_of(item: tuple[LawFit, int]) -> LawDraws:
-            return _draws(item[0], ready.data, item[1], engine=engine, seed=seed)
+    def draws_of(item: tuple[LawFit, int]) -> LawDraws:
+        return _draws(item[0], ready.data, item[1], engine=engine, seed=seed)
 
-        parts = list(pool.map(draws_of, zip(fits, counts, strict=True)))
-    return StudyPosterior(
-        encoding=ready.encoding,
-        basis=ready.basis,
-        parts=parts,
-        weights=weights,
-        runs=ready.runs,
-        notes=_notes(spec, ready) + dropped,
-        temper=law_weights.temper(ready.log_cost),
-        flags={"num_runs": len(ready.runs), "engine": engine, "prior_only": len(ready.runs) == 0},
-        fits=fits,
+    parts = list(pool.map(draws_of, zip(fits, _split(weights, num_draws), strict=True)))
+    names = [fit.law.law.name for fit in fits]
+    return _Average(
+        fits, dropped, dict(zip(names, weights.tolist(), strict=True)), dict(zip(names, parts, strict=True))
     )
 
 

@@ -64,7 +64,7 @@ def thin(data: FitData, most: int) -> FitData:
     return data._replace(
         **{
             name: getattr(data, name)[index, picks]
-            for name in ("y", "coordinates", "is_real", "known_var", "order", "phi", "missed", "curve")
+            for name in ("y", "coordinates", "is_real", "known_var", "order", "phi", "missed", "curve", "height")
         }
     )
 

@@ -25,23 +25,62 @@ class FitData(NamedTuple):
     phi: np.ndarray  # (G, n, M) discrepancy features, 0 where padded
     missed: np.ndarray  # (G, n) unit variance that the features miss
     curve: np.ndarray  # (G, n, K) which training run each row is a checkpoint of; K = 0 where none has two rows
+    height: np.ndarray  # (G, n, 1) above the best response, 0 where padded; (G, n, 0): errors are of one size
     design: np.ndarray  # (G, Q) rows of the shared parameters that each domain adds up
     context: Context
 
 
 class Scales(NamedTuple):
-    """Hyperparameters, natural logarithms, in units of the response scale.  N nodes."""
+    """Hyperparameters; the natural logarithms are of sizes in units of the response scale.  N nodes."""
 
-    log_noise: np.ndarray  # (N,)
+    log_noise: np.ndarray  # (N,) at height 0, as are all sizes
     log_discrepancy: np.ndarray  # (N,)
+    growth: np.ndarray  # (N,) of the errors with height; 0 where they are of one size
     log_curve: np.ndarray  # (N,) effect of a training run on all its checkpoints; -inf where no run has two
     log_domain: np.ndarray  # (N, p) multiplies the prior distance between domains; no columns with one domain
 
 
 LOG_NOISE_PRIOR = (float(np.log(0.03)), 1.2)
 LOG_DISCREPANCY_PRIOR = (float(np.log(0.1)), 1.0)
+GROWTH_PRIOR = (0.75, 0.5)
 LOG_CURVE_PRIOR = (float(np.log(0.03)), 1.2)
 LOG_DOMAIN_PRIOR = (0.0, 0.7)
+BEND = 0.5  # what all runs of a region share (discrepancy, effects of training runs) grows by this power of the noise's
+
+
+def error_scales(data: FitData) -> dict[str, tuple[float, float]]:
+    """Means and standard deviations of the normal priors of the sizes of errors that these runs have."""
+    priors = {"log_noise": LOG_NOISE_PRIOR, "log_discrepancy": LOG_DISCREPANCY_PRIOR}
+    if data.height.shape[-1]:
+        priors["growth"] = GROWTH_PRIOR
+    if data.curve.shape[-1]:
+        priors["log_curve"] = LOG_CURVE_PRIOR
+    return priors
+
+
+def unpack_scales(nodes: np.ndarray, data: FitData) -> Scales:
+    """Named scales of nodes (N, H) whose columns are those of `error_scales`, then the distances between domains."""
+    names = list(error_scales(data))
+    named = dict(zip(names, nodes.T, strict=False))
+    num = len(nodes)
+    return Scales(
+        named["log_noise"],
+        named["log_discrepancy"],
+        named.get("growth", np.zeros(num)),
+        named.get("log_curve", np.full(num, -np.inf)),
+        nodes[:, len(names) :],
+    )
+
+
+def swell(growth: np.ndarray, height: np.ndarray) -> np.ndarray:
+    """What the noise at heights (G, n, K) is multiplied by under growths (...), (..., G, n)."""
+    return np.exp(growth[..., None, None] * height.sum(-1))
+
+
+def of_one_size(data: FitData) -> FitData:
+    """The same runs, their errors taken to be as large everywhere."""
+    return data._replace(height=data.height[..., :0])
+
 
 _MIN_ROWS = 8
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from planner.inference import discrepancy
-from planner.inference.data import LOG_DOMAIN_PRIOR
+from planner.inference.data import BEND, LOG_DOMAIN_PRIOR
 from planner.inference.noise import student_weights
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def law_checks(posterior: StudyPosterior, runs: Runs) -> list[LawCheck]:
         return [LawCheck(float(weight), 0.0, 0.0, 0.0, 0.0, 1.0) for weight in posterior.weights]
     coordinates = posterior.encoding.coordinates(runs.x)
     phi, _ = discrepancy.features(posterior.basis, coordinates)
+    height = posterior.heights.at(runs.domain, coordinates)
     checks = []
     for part, weight in zip(posterior.parts, posterior.weights, strict=True):
         if not len(part.theta):
@@ -114,7 +115,8 @@ def law_checks(posterior: StudyPosterior, runs: Runs) -> list[LawCheck]:
             continue
         # Means over draws: in single draws law and discrepancy undo each other.
         law = part.law.value_at(part.theta[:, runs.domain], coordinates).mean(axis=0)
-        added = np.einsum("spm,pm->p", part.weights[:, runs.domain], phi) / len(part.theta)
+        swollen = np.exp(part.growth[:, None] * height)
+        added = (swollen**BEND * np.einsum("spm,pm->sp", part.weights[:, runs.domain], phi)).mean(axis=0)
         residual = runs.eta - law
         turning = [sign_run_level(residual, along, runs.domain) for along in coordinates.T]
         checks.append(
@@ -122,7 +124,7 @@ def law_checks(posterior: StudyPosterior, runs: Runs) -> list[LawCheck]:
                 weight=float(weight),
                 explained=float(spread_within(law, runs.domain)),
                 discrepancy=float(spread_within(added, runs.domain)),
-                noise=float(np.median(part.noise_sd)),
+                noise=float(np.median(part.noise_sd[:, None] * swollen)),
                 residual=float(spread_within(residual, runs.domain)),
                 turning=min(1.0, min(turning) * len(turning)),
             )
@@ -160,8 +162,8 @@ def noise_multipliers(posterior: StudyPosterior, runs: Runs) -> tuple[np.ndarray
     A multiplier far below one marks an outlier: the runs near it, through law and discrepancy, do not believe it.
     """
     residual = runs.eta - posterior.eta_draws(runs.domain, runs.x)
-    noise_var = np.concatenate([part.noise_sd**2 + part.curve_sd**2 for part in posterior.parts if len(part.theta)])
-    variance = noise_var[:, None] + runs.known_sd**2
+    noise_sd, curve_sd = posterior.noise_scales(runs.domain, runs.x)
+    variance = noise_sd**2 + curve_sd**2 + runs.known_sd**2
     standardised = np.median(residual, axis=0) / np.sqrt(np.median(variance, axis=0))
     return standardised, student_weights(residual**2, variance).mean(axis=0)
 

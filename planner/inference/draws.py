@@ -1,5 +1,6 @@
 """Draws from the fitted components of one law, corrected towards the exact density."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,14 @@ class LawDraws(NamedTuple):
     weights: np.ndarray  # (S, G, M) of the discrepancy features, in response units
     noise_sd: np.ndarray  # (S,)
     discrepancy_sd: np.ndarray  # (S,)
+    growth: np.ndarray  # (S,) of these with height: they are of runs as good as the best
     curve_sd: np.ndarray  # (S,) effect of a training run, 0 where every row is a run of its own
+
+
+def join(parts: Sequence[LawDraws]) -> LawDraws:
+    """All draws of parts of one law, one part after the other."""
+    arrays = zip(*(part[1:] for part in parts), strict=True)
+    return LawDraws(parts[0].law, *(np.concatenate(each) for each in arrays))
 
 
 def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -> LawDraws:
@@ -58,8 +66,9 @@ def draw(fit: LawFit, data: FitData, num_draws: int, rng: np.random.Generator) -
 
 def _packed(fit: LawFit, data: FitData, node: np.ndarray, theta: np.ndarray, weights: np.ndarray) -> LawDraws:
     scale = data.context.scale
-    scales = (fit.scales.log_noise, fit.scales.log_discrepancy, fit.scales.log_curve)
-    return LawDraws(fit.law, theta, weights, *(scale * np.exp(log_scale[node]) for log_scale in scales))
+    logs = (fit.scales.log_noise, fit.scales.log_discrepancy, fit.scales.log_curve)
+    noise_sd, discrepancy_sd, curve_sd = (scale * np.exp(log_scale[node]) for log_scale in logs)
+    return LawDraws(fit.law, theta, weights, noise_sd, discrepancy_sd, fit.scales.growth[node], curve_sd)
 
 
 _STUDENT = 8.0
@@ -106,17 +115,16 @@ def _draw_discrepancy(
     prior = rng.standard_normal((len(node), len(data.y), num_features))
     eps = rng.standard_normal(residual.shape)
     weights = np.empty_like(prior)
-    transposed = np.swapaxes(data.phi, -1, -2)
     for k in np.unique(node):
         members = np.flatnonzero(node == k)
         one = fit.conditional.marginal.at(int(k))
         amplitude = data.context.scale * np.exp(fit.scales.log_discrepancy[k])
-        simulated = amplitude * (data.phi @ prior[members][..., None])[..., 0] + np.sqrt(one.diagonal) * eps[members]
+        simulated = amplitude * one.spread(prior[members][..., None])[..., 0] + np.sqrt(one.diagonal) * eps[members]
         if data.curve.shape[-1]:
             effect = rng.standard_normal((len(members), len(data.y), data.curve.shape[-1], 1))
-            simulated += data.context.scale * np.exp(fit.scales.log_curve[k]) * (data.curve @ effect)[..., 0]
+            simulated += data.context.scale * np.exp(fit.scales.log_curve[k]) * one.bend * (data.curve @ effect)[..., 0]
         gap = np.where(data.is_real, residual[members] - simulated, 0.0)
         solved = one.solve(np.moveaxis(gap, 0, -1))
-        update = amplitude**2 * (transposed @ solved)
+        update = amplitude**2 * one.gather(solved)
         weights[members] = amplitude * prior[members] + np.moveaxis(update, -1, 0)
     return weights

@@ -16,20 +16,21 @@ from planner.errors import UnreliableFit
 from planner.inference import arrow, noise
 from planner.inference.basins import find_basins, quasi_normal, thin
 from planner.inference.data import (
-    LOG_CURVE_PRIOR,
-    LOG_DISCREPANCY_PRIOR,
+    BEND,
     LOG_DOMAIN_PRIOR,
-    LOG_NOISE_PRIOR,
     BoundLaw,
     FitData,
     Scales,
+    error_scales,
+    swell,
+    unpack_scales,
 )
 
 _STARTS, _WARM_STARTS = 32, 8  # of the search for modes, from nothing and from an earlier fit
 _NODES_A_ROUND, _WARM_NODES = 32, 24
 _ROUNDS = 4
 _WARM_ROUNDS = 2  # the least where an earlier fit says where to look
-_MAX_ROUNDS = 8
+_MAX_ROUNDS = 12
 _MAX_BLOCKS = 80  # domains over all rounds: with many domains each says more of the scales, and each costs as much
 _ENOUGH_NODES = 20.0  # effective nodes at which the sampling of the scales may stop
 _REFINEMENTS = 3
@@ -82,18 +83,28 @@ def linearise(law: BoundLaw, data: FitData, theta: np.ndarray) -> Linear:
     return Linear(pseudo, jacobian, theta)
 
 
-def _diagonal(data: FitData, scales: Scales, student: np.ndarray) -> np.ndarray:
-    unit = data.context.scale**2
-    noise_var = unit * np.exp(2.0 * scales.log_noise)[:, None, None] / student
-    missed_var = unit * np.exp(2.0 * scales.log_discrepancy)[:, None, None] * data.missed
-    return np.where(data.is_real, noise_var + missed_var + data.known_var, 1.0)
+class _Variances(NamedTuple):
+    """What the scales make of every run, (N, G, n)."""
+
+    noise: np.ndarray  # squared scale of its heavy-tailed noise
+    missed: np.ndarray  # discrepancy that the features miss, where they miss all
+    bend: np.ndarray  # by how much what runs share is larger there
+
+
+def _variances(data: FitData, scales: Scales) -> _Variances:
+    unit, swollen = data.context.scale**2, swell(scales.growth, data.height)
+    bend = swollen**BEND
+    noise_var = unit * np.exp(2.0 * scales.log_noise)[:, None, None] * swollen**2
+    return _Variances(noise_var, unit * np.exp(2.0 * scales.log_discrepancy)[:, None, None] * bend**2, bend)
 
 
 def condition(law: BoundLaw, data: FitData, linear: Linear, scales: Scales, student: np.ndarray) -> Conditional:
     """Exact posterior and evidence of the linear model at every node of the scales."""
     amplitude_sq = data.context.scale**2 * np.exp(2.0 * scales.log_discrepancy)
     curve_sq = data.context.scale**2 * np.exp(2.0 * scales.log_curve)
-    marginal = noise.marginal(data.phi, data.curve, _diagonal(data, scales, student), amplitude_sq, curve_sq)
+    size = _variances(data, scales)
+    diagonal = np.where(data.is_real, size.noise / student + size.missed * data.missed + data.known_var, 1.0)
+    marginal = noise.marginal(data.phi, data.curve, size.bend, diagonal, amplitude_sq, curve_sq)
     hierarchy = law.hierarchy(data.design, scales.log_domain)
     jacobian = np.broadcast_to(linear.jacobian, (len(scales.log_noise), *linear.jacobian.shape[-3:]))
     pseudo = np.broadcast_to(linear.pseudo, (len(scales.log_noise), *linear.pseudo.shape[-2:]))[..., None]
@@ -112,16 +123,9 @@ def condition(law: BoundLaw, data: FitData, linear: Linear, scales: Scales, stud
 
 
 def _scale_priors(law: BoundLaw, data: FitData) -> np.ndarray:
-    """Means and standard deviations of the scales in the order in which `_unpack` reads them, (H, 2)."""
-    of_curves = [LOG_CURVE_PRIOR] if data.curve.shape[-1] else []
+    """Means and standard deviations of the scales in the order in which `unpack_scales` reads them, (H, 2)."""
     of_domains = [LOG_DOMAIN_PRIOR] * (law.num_parameters if len(data.y) > 1 else 0)
-    return np.array([LOG_NOISE_PRIOR, LOG_DISCREPANCY_PRIOR, *of_curves, *of_domains])
-
-
-def _unpack(nodes: np.ndarray, data: FitData) -> Scales:
-    has_curves = data.curve.shape[-1] > 0
-    of_curves = nodes[:, 2] if has_curves else np.full(len(nodes), -np.inf)
-    return Scales(nodes[:, 0], nodes[:, 1], of_curves, nodes[:, 2 + has_curves :])
+    return np.array([*error_scales(data).values(), *of_domains])
 
 
 def _log_prior(nodes: np.ndarray, priors: np.ndarray) -> np.ndarray:
@@ -141,7 +145,7 @@ def _noise_ratio(
     mean = diagonal * solved[..., 0]
     variance = diagonal - diagonal**2 * marginal.inverse_diagonal()
     variance = np.maximum(variance + ((diagonal[..., None] * solved[..., 1:]) ** 2).sum(-1), 0.0)
-    unit = data.context.scale**2 * np.exp(2.0 * scales.log_noise)[:, None, None]
+    unit = _variances(data, scales).noise
     # The rest of D is known variance and what the features miss, neither of which has heavy tails.
     tailed = unit / student
     share = np.where(data.is_real, tailed / diagonal, 1.0)
@@ -175,12 +179,9 @@ def bound_evidence(law: BoundLaw, data: FitData, linear: Linear, scales: Scales)
     for, and no node with small noise could win.
     """
     value = linear.pseudo - (linear.jacobian @ linear.theta0[..., None])[..., 0]
-    unit, amplitude_sq = (
-        data.context.scale**2 * np.exp(2.0 * log_scale)[:, None, None]
-        for log_scale in (scales.log_noise, scales.log_discrepancy)
-    )
+    size = _variances(data, scales)
     # From robust to Gaussian: a run that the mode misses starts as an outlier.
-    student = noise.student_weights(value**2, unit + amplitude_sq + data.known_var)
+    student = noise.student_weights(value**2, size.noise + size.missed + data.known_var)
     student = np.where(data.is_real, student, 1.0)
     ratio = student
     for _ in range(_STUDENT_ROUNDS):
@@ -234,7 +235,7 @@ def _sample_scales(
     for round_index in range(int(np.clip(_MAX_BLOCKS // len(data.y), _ROUNDS, _MAX_ROUNDS))):
         new = proposal.mean + normal @ proposal.root.T
         new = np.clip(new, prior_mean - 5 * prior_sd, prior_mean + 5 * prior_sd)
-        bound, student = bound_evidence(law, data, linear, _unpack(new, data))
+        bound, student = bound_evidence(law, data, linear, unpack_scales(new, data))
         value = bound + _log_prior(new, priors)
         students.append(student)
         nodes.append(new)
@@ -250,13 +251,14 @@ def _sample_scales(
         weight /= weight.sum()
         if round_index + 1 >= least and 1.0 / (weight**2).sum() > _ENOUGH_NODES:
             break
-        proposal = warm if round_index == 0 and warm is not None else _proposal(every, weight, prior_sd, num_free)
+        broad = _flattened(log_weight, 2.0 * (num_free + 1))
+        proposal = warm if round_index == 0 and warm is not None else _proposal(every, broad, prior_sd, num_free)
     log_evidence = float(np.log(np.mean(np.exp(log_weight - log_weight.max()))) + log_weight.max())
     positions = (np.arange(num_keep) + 0.5) / num_keep
     order = np.argsort(every[:, 0])
     picked = order[np.searchsorted(np.cumsum(weight[order]), positions).clip(max=len(order) - 1)]
     unique, counts = np.unique(picked, return_counts=True)
-    best = _proposal(every, weight, prior_sd, num_free)
+    best = _proposal(every, _flattened(log_weight, 2.0 * (num_free + 1)), prior_sd, num_free)
     return _Nodes(every[unique], counts / num_keep, log_evidence, np.concatenate(students)[unique], best)
 
 
@@ -265,7 +267,26 @@ def _student_of_all(law: BoundLaw, data: FitData, theta: np.ndarray, part: _Node
     if thinned is data:
         return part.student
     linear = Linear(*(array[0] for array in linearise(law, data, theta[None])))
-    return bound_evidence(law, data, linear, _unpack(part.scales, data))[1]
+    return bound_evidence(law, data, linear, unpack_scales(part.scales, data))[1]
+
+
+def _flattened(log_weight: np.ndarray, least: float) -> np.ndarray:
+    """Weights (N,) to the highest power up to 1 at which at least so many nodes are effective.
+
+    One lucky node among those of a broad proposal says where to look next, but not how wide.
+    """
+
+    def raised(power: float) -> np.ndarray:
+        weight = np.exp(power * (log_weight - log_weight.max()))
+        return weight / weight.sum()
+
+    low, high = 0.0, 1.0
+    weight = raised(high)
+    for _ in range(0 if 1.0 / (weight**2).sum() >= least else 12):
+        middle = 0.5 * (low + high)
+        weight = raised(middle)
+        low, high = (middle, high) if 1.0 / (weight**2).sum() >= least else (low, middle)
+    return weight
 
 
 def _log_mixture(points: np.ndarray, proposals: Sequence[Proposal]) -> np.ndarray:
@@ -309,7 +330,7 @@ def fit_law(law: BoundLaw, data: FitData, *, seed: int, num_nodes: int = 8, warm
     sizes = [len(parts[b].scales) for b in kept]
     student = np.concatenate([_student_of_all(law, data, basins.theta[b], parts[b], thinned) for b in kept])
     theta = np.repeat(basins.theta[kept], sizes, axis=0)
-    scales = _unpack(nodes, data)
+    scales = unpack_scales(nodes, data)
     for _ in range(_REFINEMENTS):
         linear = linearise(law, data, theta)
         conditional = condition(law, data, linear, scales, student)

@@ -17,7 +17,7 @@ from numpyro.infer.util import potential_energy
 
 from planner import model
 from planner.errors import UnreliableFit
-from planner.inference.data import TRACES, BoundLaw, FitData
+from planner.inference.data import TRACES, BoundLaw, FitData, error_scales
 from planner.inference.draws import LawDraws
 from planner.inference.laplace import LawFit
 from planner.laws.base import Law
@@ -25,7 +25,7 @@ from planner.laws.base import Law
 # At the default of .8 steps diverge where a run changes between outlier and evidence of discrepancy.
 _TARGET_ACCEPTANCE = 0.95
 _MAX_TREE_DEPTH = 8
-_WATCHED = ("log_noise", "log_discrepancy", "log_curve", "log_domain", "theta")
+_WATCHED = ("log_noise", "log_discrepancy", "growth", "log_curve", "log_domain", "theta")
 _MIN_CHAIN = 500  # draws a chain
 _JITTER = 0.3  # of the starts, in prior standard deviations
 
@@ -93,6 +93,7 @@ def fit_nuts(
         weights.reshape(-1, *weights.shape[2:]),
         scale * np.exp(flat["log_noise"]),
         scale * np.exp(flat["log_discrepancy"]),
+        flat.get("growth", np.zeros(len(flat["log_noise"]))),
         scale * np.exp(flat["log_curve"]) if "log_curve" in flat else np.zeros(len(flat["log_noise"])),
     )
     return draws, info
@@ -158,16 +159,14 @@ def _run(key, law: Law, context, prior_mean, prior_sd, domain_sd, data, starts, 
 def _law_sites(data: FitData) -> tuple[str, ...]:
     """Sites whose joint scale is learnt as a full matrix; the multipliers of the runs are nearly independent."""
     of_domains = ("log_domain", "shared_raw") if data.y.shape[0] > 1 else ()
-    of_curves = ("log_curve",) if model.has_curves(data) else ()
-    return ("log_noise", "log_discrepancy", *of_curves, *of_domains, "domain_raw")
+    return (*error_scales(data), *of_domains, "domain_raw")
 
 
 def _initial(key: jax.Array, law: BoundLaw, data: FitData, theta: jax.Array) -> _Sites:
     """Unconstrained sites at which the law has about the parameters `theta` (G, p)."""
     num_domains, num_shared = data.design.shape
-    sites: _Sites = {"log_noise": jnp.asarray(-3.0), "log_discrepancy": jnp.asarray(-2.5)}
-    if model.has_curves(data):
-        sites["log_curve"] = jnp.asarray(-3.0)
+    usual = {"log_noise": -3.0, "log_discrepancy": -2.5, "growth": 0.5, "log_curve": -3.0}
+    sites: _Sites = {name: jnp.asarray(usual[name]) for name in error_scales(data)}
     if num_domains == 1:
         sites["domain_raw"] = (theta - law.prior_mean) / law.prior_sd
     else:

@@ -11,8 +11,9 @@ import numpy as np
 from planner import laws
 from planner.encoding import Encoding, make_encoding
 from planner.inference import discrepancy
-from planner.inference.data import BoundLaw, bind
+from planner.inference.data import BEND, BoundLaw, bind
 from planner.inference.draws import LawDraws
+from planner.inference.heights import Heights
 from planner.laws.base import Context
 from planner.records import DesignTable
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from planner.spec import StudySpec
 
 
-_SAVED = ("theta", "weights", "noise_sd", "discrepancy_sd", "curve_sd")
+_SAVED = ("theta", "weights", "noise_sd", "discrepancy_sd", "growth", "curve_sd")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class StudyPosterior:
 
     encoding: Encoding
     basis: discrepancy.Basis
+    heights: Heights
     parts: Sequence[LawDraws]
     weights: np.ndarray  # (laws,) model weights, sum to one
     runs: np.ndarray  # (R, 1 + A) domain index and coordinates of the completed runs
@@ -52,17 +54,20 @@ class StudyPosterior:
         coordinates = self.encoding.coordinates(x)
         domain = np.asarray(domain, dtype=int)
         phi, missed = discrepancy.features(self.basis, coordinates)
+        height = self.heights.at(domain, coordinates)
         rng = np.random.default_rng(len(self.runs))
         pieces = []
         for part in self.parts:
             if not len(part.theta):
                 continue
             eta = part.law.value_at(part.theta[:, domain], coordinates)
-            eta = eta + np.einsum("spm,pm->sp", part.weights[:, domain], phi)
-            eta = eta + part.discrepancy_sd[:, None] * np.sqrt(missed) * rng.standard_normal(eta.shape)
+            swollen = np.exp(part.growth[:, None] * height)
+            bend = swollen**BEND
+            eta = eta + bend * np.einsum("spm,pm->sp", part.weights[:, domain], phi)
+            eta = eta + bend * part.discrepancy_sd[:, None] * np.sqrt(missed) * rng.standard_normal(eta.shape)
             if noisy:
-                eta = eta + part.noise_sd[:, None] * rng.standard_t(4.0, eta.shape)
-                eta = eta + part.curve_sd[:, None] * rng.standard_normal(eta.shape)
+                eta = eta + swollen * part.noise_sd[:, None] * rng.standard_t(4.0, eta.shape)
+                eta = eta + bend * part.curve_sd[:, None] * rng.standard_normal(eta.shape)
             pieces.append(np.maximum(eta, part.law.context.lower))
         return np.concatenate(pieces)
 
@@ -82,6 +87,21 @@ class StudyPosterior:
     def response_draws(self, domain: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Responses of new runs in raw units, noise included, (S, P); arguments as for `eta_draws`."""
         return self.encoding.scale.from_eta(self._eta_draws(domain, x, noisy=True))
+
+    def noise_scales(self, domain: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scale of the Student-t noise and standard deviation of the effect of new runs at points, (S, P) each.
+
+        Args:
+            domain: indices of the points' domains, (P,).
+            x: raw axis values, (P, A).
+        """
+        height = self.heights.at(np.asarray(domain, dtype=int), self.encoding.coordinates(x))
+        growth, noise, curve = (
+            np.concatenate([getattr(part, name) for part in self.parts])[:, None]
+            for name in ("growth", "noise_sd", "curve_sd")
+        )
+        swollen = np.exp(growth * height)
+        return noise * swollen, curve * swollen**BEND
 
     def distance(self, domain: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Distance (P,) to the nearest completed run of the domain, in spreads of the designs; inf if it has none."""
@@ -105,6 +125,7 @@ class StudyPosterior:
             "spread": self.encoding.spread,
             "middle": self.encoding.middle,
             **{f"basis.{name}": value for name, value in self.basis._asdict().items()},
+            **{f"heights.{name}": value for name, value in self.heights._asdict().items()},
             **{f"context.{name}": np.asarray(value) for name, value in self.parts[0].law.context._asdict().items()},
             **{f"flag.{name}": np.asarray(value) for name, value in self.flags.items()},
         }
@@ -131,6 +152,7 @@ def from_arrays(spec: StudySpec, arrays: Mapping[str, np.ndarray]) -> StudyPoste
     return StudyPosterior(
         encoding=encoding,
         basis=discrepancy.Basis(**{name: arrays[f"basis.{name}"] for name in discrepancy.Basis._fields}),
+        heights=Heights(**{name: arrays[f"heights.{name}"] for name in Heights._fields}),
         parts=parts,
         weights=arrays["weights"],
         runs=arrays["runs"],

@@ -22,12 +22,11 @@ import numpy as np
 
 from planner.inference import arrow, noise
 from planner.inference.data import (
-    LOG_CURVE_PRIOR,
-    LOG_DISCREPANCY_PRIOR,
     LOG_DOMAIN_PRIOR,
-    LOG_NOISE_PRIOR,
     BoundLaw,
     FitData,
+    error_scales,
+    unpack_scales,
 )
 from planner.inference.draws import LawDraws
 from planner.inference.laplace import LawFit
@@ -39,7 +38,6 @@ _LEAPFROGS = 8
 _TARGET_ACCEPTANCE = 0.75
 _SCALE_MOVES = 2
 _DOMAIN_MOVES = 3
-_SCALE_PRIORS = np.array([LOG_NOISE_PRIOR, LOG_DISCREPANCY_PRIOR, LOG_CURVE_PRIOR])
 
 Energy = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -136,6 +134,7 @@ def _draw_multipliers(
 ) -> Walkers:
     """Weights of the discrepancy, then the multipliers of the noise, given all else: exact draws."""
     common = np.concatenate([problem.phi, problem.curve], axis=-1)
+    bend = problem.bend(walkers.scales)
     unit = np.concatenate(
         [
             np.repeat(size[:, None, None], of.shape[-1], axis=-1)
@@ -144,11 +143,12 @@ def _draw_multipliers(
         axis=-1,
     )
     prior = unit * rng.standard_normal((len(walkers.theta), *common.shape[::2]))
-    simulated = (common @ prior[..., None])[..., 0]
+    simulated = bend * (common @ prior[..., None])[..., 0]
     simulated = simulated + np.sqrt(marginal.diagonal) * rng.standard_normal(simulated.shape)
     gap = np.where(problem.is_real, walkers.residual - simulated, 0.0)
-    weights = prior + unit**2 * (np.swapaxes(common, -1, -2) @ marginal.solve(gap[..., None]))[..., 0]
-    left = walkers.residual - (common @ weights[..., None])[..., 0]
+    solved = bend[..., None] * marginal.solve(gap[..., None])
+    weights = prior + unit**2 * (np.swapaxes(common, -1, -2) @ solved)[..., 0]
+    left = walkers.residual - bend * (common @ weights[..., None])[..., 0]
     tailed, rest = problem.variances(walkers.scales, walkers.multiplier)
     share = tailed / (tailed + rest)
     of_noise = share * left + np.sqrt(share * rest) * rng.standard_normal(left.shape)
@@ -159,8 +159,8 @@ def _draw_multipliers(
     return walkers._replace(weights=weights[..., : problem.phi.shape[-1]], multiplier=multiplier)
 
 
-def _log_scale_prior(scales: np.ndarray) -> np.ndarray:
-    mean, sd = _SCALE_PRIORS[: scales.shape[1]].T
+def _log_scale_prior(problem: Problem, scales: np.ndarray) -> np.ndarray:
+    mean, sd = np.array(list(error_scales(problem.data).values())).T
     return -0.5 * (((scales - mean) / sd) ** 2).sum(-1)
 
 
@@ -168,7 +168,7 @@ def _move_scales(problem: Problem, walkers: Walkers, other: Walkers, rng: np.ran
     """Differential evolution of the scales; with one domain the first move takes the parameters along."""
     count, num_domains, num_parameters = walkers.theta.shape
     current = log_likelihood(problem, walkers.scales, walkers.multiplier, walkers.residual).sum(-1)
-    current = current + _log_scale_prior(walkers.scales)
+    current = current + _log_scale_prior(problem, walkers.scales)
     for move in range(_SCALE_MOVES):
         takes_theta = move == 0 and num_domains == 1
         first, second = rng.integers(len(other.scales), size=(2, count))
@@ -186,7 +186,7 @@ def _move_scales(problem: Problem, walkers: Walkers, other: Walkers, rng: np.ran
             change = -0.5 * (((theta - mean) ** 2 - (walkers.theta - mean) ** 2) / var).sum((-1, -2))
         with np.errstate(all="ignore"):
             wanted = log_likelihood(problem, proposed.scales, walkers.multiplier, proposed.residual).sum(-1)
-            wanted = wanted + _log_scale_prior(proposed.scales)
+            wanted = wanted + _log_scale_prior(problem, proposed.scales)
             log_ratio = wanted + change - current
         accepted = np.log(rng.random(count)) < np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
         walkers = walkers.where(accepted, proposed)
@@ -293,8 +293,7 @@ def _start(problem: Problem, fit: LawFit, count: int, seed: int) -> Walkers:
         np.searchsorted(np.cumsum(fit.weight), (np.arange(count) + 0.5) / count).clip(max=len(fit.weight) - 1)
     )
     theta = _theta_of_nodes(fit, node, rng)
-    columns = [fit.scales.log_noise, fit.scales.log_discrepancy, fit.scales.log_curve]
-    scales = np.stack(columns[: 3 if data.curve.shape[-1] else 2], axis=1)[node]
+    scales = np.stack([getattr(fit.scales, name) for name in error_scales(data)], axis=1)[node]
     # A handful of nodes is not a density: without this the differences between walkers miss whole directions.
     scales = scales + 0.2 * rng.standard_normal(scales.shape)
     log_domain = fit.scales.log_domain[node]
@@ -353,5 +352,7 @@ def refine(
     walkers = Walkers(*(np.concatenate(arrays) for arrays in zip(*kept, strict=True)))
     walkers = walkers.take(np.linspace(0, len(walkers.theta) - 1, num_draws).round().astype(int))
     walkers = _draw_multipliers(problem, walkers, marginal_of(problem, walkers), rng)  # weights at the final scales
-    noise_sd = data.context.scale * np.exp(walkers.scales[:, 0])
-    return LawDraws(law, walkers.theta, walkers.weights, noise_sd, *problem.amplitudes(walkers.scales))
+    sizes = unpack_scales(walkers.scales, data)
+    noise_sd = data.context.scale * np.exp(sizes.log_noise)
+    discrepancy_sd, curve_sd = problem.amplitudes(walkers.scales)
+    return LawDraws(law, walkers.theta, walkers.weights, noise_sd, discrepancy_sd, sizes.growth, curve_sd)

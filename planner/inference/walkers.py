@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.inference import arrow, noise
-from planner.inference.data import BoundLaw, FitData
+from planner.inference.data import BEND, BoundLaw, FitData, swell, unpack_scales
 
 
 class Walkers(NamedTuple):
@@ -20,7 +20,7 @@ class Walkers(NamedTuple):
     theta: np.ndarray  # (C, G, p)
     shared: np.ndarray  # (C, Q, p); no rows with one domain
     log_domain: np.ndarray  # (C, p); no columns with one domain
-    scales: np.ndarray  # (C, H) log noise, log discrepancy and, where some training run has several rows, its effect
+    scales: np.ndarray  # (C, H) columns as in `data.error_scales`
     multiplier: np.ndarray  # (C, G, n)
     residual: np.ndarray  # (C, G, n) y - law, 0 where padded
     weights: np.ndarray  # (C, G, M)
@@ -51,6 +51,7 @@ class Problem(NamedTuple):
     phi: np.ndarray  # (G, n, M)
     curve: np.ndarray  # (G, n, K)
     missed: np.ndarray
+    height: np.ndarray  # (G, n, 1) or (G, n, 0)
     gram: np.ndarray  # (G, n, n) Phi Phi'
     curve_gram: np.ndarray  # (G, n, n)
 
@@ -65,17 +66,24 @@ class Problem(NamedTuple):
 
     def variances(self, scales: np.ndarray, multiplier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Variance of the noise that the multiplier scales, and of the rest, (C, G, n)."""
-        square = self.data.context.scale**2 * np.exp(2.0 * scales)[..., None, None]
-        return square[:, 0] / multiplier, square[:, 1] * self.missed + self.known_var
+        sizes, unit = unpack_scales(scales, self.data), self.data.context.scale**2
+        swollen = swell(sizes.growth, self.height)
+        tailed = unit * np.exp(2.0 * sizes.log_noise)[:, None, None] * swollen**2 / multiplier
+        missed = unit * np.exp(2.0 * sizes.log_discrepancy)[:, None, None] * self.missed * swollen ** (2.0 * BEND)
+        return tailed, missed + self.known_var
 
     def diagonal(self, scales: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
         tailed, rest = self.variances(scales, multiplier)
         return np.where(self.is_real, tailed + rest, 1.0)
 
     def amplitudes(self, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Standard deviations of the discrepancy and of the effect of a training run, (C,)."""
-        unit = self.data.context.scale * np.exp(scales)
-        return unit[:, 1], unit[:, 2] if scales.shape[1] > 2 else np.zeros(len(unit))
+        """Standard deviations of the discrepancy and of the effect of a training run at height 0, (C,)."""
+        sizes = unpack_scales(scales, self.data)
+        return tuple(self.data.context.scale * np.exp(log) for log in (sizes.log_discrepancy, sizes.log_curve))
+
+    def bend(self, scales: np.ndarray) -> np.ndarray:
+        """By how much both are larger at every run, (C, G, n)."""
+        return swell(BEND * unpack_scales(scales, self.data).growth, self.height)
 
 
 def make_problem(law: BoundLaw, data: FitData) -> Problem:
@@ -84,7 +92,7 @@ def make_problem(law: BoundLaw, data: FitData) -> Problem:
     columns = (data.y[:, rows], data.is_real[:, rows], data.known_var[:, rows])
     curve = data.curve[:, rows]
     grams = (of @ np.swapaxes(of, -1, -2) for of in (phi, curve))
-    return Problem(law, data, rows, *columns, phi, curve, data.missed[:, rows], *grams)
+    return Problem(law, data, rows, *columns, phi, curve, data.missed[:, rows], data.height[:, rows], *grams)
 
 
 def log_likelihood(problem: Problem, scales: np.ndarray, multiplier: np.ndarray, residual: np.ndarray) -> np.ndarray:
@@ -93,7 +101,8 @@ def log_likelihood(problem: Problem, scales: np.ndarray, multiplier: np.ndarray,
     One factorisation gives both the determinant and the quadratic form: the residual is bordered on to the matrix, and
     the last pivot is what is left of the corner after the quadratic form is taken off.
     """
-    diagonal = problem.diagonal(scales, multiplier)
+    bend = problem.bend(scales)
+    diagonal, residual = problem.diagonal(scales, multiplier) / bend**2, residual / bend
     amplitude, effect = problem.amplitudes(scales)
     num_rows, num_features = problem.y.shape[1], problem.phi.shape[-1] + problem.curve.shape[-1]
     form = (residual**2 / diagonal).sum(-1)
@@ -118,7 +127,7 @@ def log_likelihood(problem: Problem, scales: np.ndarray, multiplier: np.ndarray,
     bordered[..., size, :size] = bordered[..., :size, size] = border
     bordered[..., size, size] = form + 1.0  # above the quadratic form in either case, as K exceeds D
     pivots = np.einsum("...ii->...i", arrow.cholesky(bordered))
-    log_det = log_det + 2.0 * np.log(pivots[..., :size]).sum(-1)
+    log_det = log_det + 2.0 * np.log(pivots[..., :size]).sum(-1) + 2.0 * np.log(bend).sum(-1)
     rest = pivots[..., size] ** 2 - 1.0
     return -0.5 * (log_det + (rest if num_rows > num_features else form - rest))
 
@@ -126,7 +135,8 @@ def log_likelihood(problem: Problem, scales: np.ndarray, multiplier: np.ndarray,
 def marginal_of(problem: Problem, walkers: Walkers) -> noise.Marginal:
     diagonal = problem.diagonal(walkers.scales, walkers.multiplier)
     amplitude, effect = problem.amplitudes(walkers.scales)
-    return noise.marginal(problem.phi, problem.curve, diagonal, amplitude**2, effect**2)
+    bend = problem.bend(walkers.scales)
+    return noise.marginal(problem.phi, problem.curve, bend, diagonal, amplitude**2, effect**2)
 
 
 def local_prior(problem: Problem, walkers: Walkers) -> tuple[np.ndarray, np.ndarray]:

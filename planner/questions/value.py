@@ -111,7 +111,7 @@ def _experiments(
     aims = targets.target_points(spec, posterior, candidates.target_points(spec))
     wanted = targets.allocations(spec, posterior, setting.domain, budget)
     outcome = posterior.eta_draws(domain, x)
-    spread = np.sqrt(outcome.var(axis=0) + _noise_var(posterior))
+    spread = np.sqrt(outcome.var(axis=0) + _noise_var(posterior, domain, x))
     of_aims = posterior.eta_draws(aims.domain, aims.x)
     of_aims = of_aims if aims.rows is None else of_aims @ aims.rows.T
     fall = (_covariance(outcome, of_aims) ** 2).sum(axis=1) / spread**2 / of_aims.var(axis=0).sum()
@@ -139,10 +139,10 @@ def _experiments(
     return rows, regret
 
 
-def _noise_var(posterior: StudyPosterior) -> float:
-    """Of one run, averaged over draws: Student-t noise of 4 degrees has twice its squared scale."""
-    noise = np.concatenate([2.0 * part.noise_sd**2 + part.curve_sd**2 for part in posterior.parts if len(part.theta)])
-    return float(noise.mean())
+def _noise_var(posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Of one run at each point (P,), averaged over draws: Student-t noise of 4 degrees has twice its squared scale."""
+    noise_sd, curve_sd = posterior.noise_scales(domain, x)
+    return (2.0 * noise_sd**2 + curve_sd**2).mean(axis=0)
 
 
 def _covariance(first: np.ndarray, second: np.ndarray) -> np.ndarray:
