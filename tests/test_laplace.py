@@ -274,3 +274,56 @@ def test_precision_of_other_programs_is_left_alone():
     x = _box(9, 13)
     inference.fit_study(_spec(laws=["sum_of_powers"]), _runs(x, _truth(x)), _table(x), FAR, num_draws=50)
     assert jnp.ones(2).dtype == jnp.float32
+
+
+def _growing_noise(num: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Runs whose noise is proportional to a power of how far they are above the best."""
+    x = _box(num, seed)
+    truth = _truth(x)
+    above = np.log1p((truth - truth.min()) / truth.std())
+    return x, truth + 0.002 * np.exp(2.5 * above) * np.random.default_rng(seed).standard_normal(num)
+
+
+def test_growth_of_the_errors_is_learned():
+    x, y = _growing_noise(80, 5)
+    plain = _truth(x) + 0.01 * np.random.default_rng(6).standard_normal(80)
+    for values, low, high in ((y, 1.3, 3.5), (plain, -0.7, 0.7)):
+        spec = _spec(laws=["sum_of_powers"])
+        (part,) = inference.fit_study(spec, _runs(x, values), _table(x), FAR, num_draws=400).parts
+        assert low < np.median(part.growth) < high
+
+
+def test_noise_of_new_runs_is_that_of_their_height():
+    x, y = _growing_noise(80, 5)
+    posterior = inference.fit_study(_spec(laws=["sum_of_powers"]), _runs(x, y), _table(x), FAR, num_draws=2000)
+    order, top = np.argsort(_truth(x)), np.log1p(np.ptp(_truth(x)) / _truth(x).std())
+    for rows, wanted in ((order[:1], 0.002), (order[-1:], 0.002 * np.exp(2.5 * top))):
+        domain = np.zeros(1, int)
+        noise_sd, _ = posterior.noise_scales(domain, x[rows])
+        assert 0.3 * wanted < np.median(noise_sd) < 3.0 * wanted
+        apart = posterior.response_draws(domain, x[rows]) - posterior.mean_draws(domain, x[rows])
+        quartiles = np.quantile(apart, [0.25, 0.75])
+        assert np.ptp(quartiles) == pytest.approx(1.48 * np.median(noise_sd), rel=0.4)
+
+
+def test_answers_average_both_models_of_the_errors():
+    x, y = _growing_noise(40, 8)
+    spec = _spec(laws=["sum_of_powers", "product_of_powers"])
+    answer = inference.fit_study(spec, _runs(x, y), _table(x), FAR, num_draws=400, look_ahead=True)
+    growth = np.concatenate([part.growth for part in answer.parts])
+    assert (growth == 0.0).sum() == 200, "half of the draws have errors of one size"
+    assert [len(part.theta) for part in answer.parts] == pytest.approx(400 * answer.weights, abs=2)
+    assert answer.weights.sum() == pytest.approx(1.0) and len(answer.fits) == len(answer.parts) == 2
+    plan = inference.fit_study(spec, _runs(x, y), _table(x), FAR, num_draws=400)
+    assert all((part.growth != 0.0).all() for part in plan.parts)
+    again = inference.from_arrays(spec, answer.to_arrays())
+    np.testing.assert_allclose(again.response_draws(FAR.domain, FAR.x), answer.response_draws(FAR.domain, FAR.x))
+
+
+def test_flattened_weights_keep_nodes_effective():
+    from planner.inference.laplace import _flattened
+
+    even = _flattened(np.zeros(10), 8.0)
+    np.testing.assert_allclose(even, 0.1)
+    steep = _flattened(np.linspace(-200.0, 0.0, 32), 8.0)
+    assert 7.9 < 1.0 / (steep**2).sum() < 12.0 and (np.diff(steep) > 0).all() and steep.sum() == pytest.approx(1.0)
