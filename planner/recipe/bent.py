@@ -3,7 +3,8 @@
 A draw of a law alone is surer of where the optimum lies than the runs allow when the law is wrong: on a cost surface
 along which the response is nearly flat, a small error of form moves the optimum by nats.  The discrepancy that the
 posterior holds for each draw is such an error of form.  Only its long part is used: the short one, of single values of
-an axis, is no property of a region, and the variance that the features miss has no gradient.
+an axis, is no property of a region, and the variance that the features miss has no gradient.  It is taken at the size
+that it has near the best response, where recipes lie; farther above, predictions let it be larger.
 """
 
 import functools
