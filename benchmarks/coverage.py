@@ -35,7 +35,7 @@ from planner.study import Study
 # What somebody without a recipe would scale: one axis, the others held in the middle of their ranges.
 PLANS = {
     "language-model": "N=1e8,D=*",
-    "agentic-data": "N=4e9,environments=32,tasks=1000,trajectories=*",
+    "agentic-data": "N=4e9,reward_density=1,environments=32,tasks=1000,trajectories=*",
     "rl-sampling": "rollouts=16,problems=128,updates=*",
     "tool-environments": "tools=100,databases=20,complexity=3,tasks=*",
 }

@@ -113,6 +113,7 @@ def recipe_answer(
     point, joint = _joint(spec, found)
     response = _response_at(posterior, setting.index, point)
     edge = _beyond(spec, extended, point)
+    rows = [_versus_row(setting, plan, budget) for plan in versus]
     return RecipeAnswer(
         budget=budget,
         domain=domain,
@@ -121,10 +122,16 @@ def recipe_answer(
         draws=_draws(spec, posterior, found),
         joint=joint,
         response=response,
-        notes=[*posterior.notes, *edge, *summary["notes"], *trust.cautions(posterior, setting.index, point, domain)],
+        notes=[
+            *posterior.notes,
+            *edge,
+            *summary["notes"],
+            *_limits(spec, found, rows),
+            *trust.cautions(posterior, setting.index, point, domain),
+        ],
         trusted=not failures,
         reasons=list(failures),
-        versus=[_versus_row(setting, plan, budget) for plan in versus],
+        versus=rows,
     )
 
 
@@ -180,6 +187,26 @@ def _beyond(spec: StudySpec, extended: np.ndarray, point: np.ndarray) -> list[st
     if spec.simplex_groups:
         groups = ", ".join(spec.simplex_groups)
         notes.append(f"shares of {groups} are held equal: a recipe is not searched over shares that sum to 1")
+    return notes
+
+
+def _limits(spec: StudySpec, found: RecipePosterior, versus: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Says which limits decide the recipe, and which plans do not keep to them."""
+    if found.box.limits is None:
+        return []
+    limits, optima = found.box.limits, found.log_x[found.converged]
+    product = optima @ limits.powers.T
+    at_end = np.minimum(np.abs(product - limits.low), np.abs(product - limits.high)) < 1e-6
+    notes = [
+        f"limits[{i}] ({limit.words()}) binds in {at_end[:, i].mean():.0%} of draws: it, not the law, decides"
+        for i, limit in enumerate(spec.limits)
+        if limit.low != limit.high and len(optima) and at_end[:, i].mean() > 0.5
+    ]
+    for row in versus:
+        kept = spec.kept_limits(np.array([list(row["axes"].values())]))[0]
+        broken = ", ".join(f"limits[{i}] ({spec.limits[i].words()})" for i in np.flatnonzero(~kept))
+        if broken:
+            notes.append(f"plan {row['plan']} does not keep to {broken}, which the recipe it is compared with does")
     return notes
 
 

@@ -66,7 +66,8 @@ def _key(spec: StudySpec, outcomes: Sequence[Outcome], question: Mapping[str, An
     """Hash of all that an answer depends on: a new outcome changes it, a reservation does not."""
     budget = [spec.budget.total, spec.budget.per_run_max]  # they bound the generated designs
     told = [dataclasses.asdict(outcome) for outcome in outcomes]
-    content = [planner.__version__, spec.digest, spec.seed, budget, dict(question), told]
+    limits = [limit.model_dump() for limit in spec.limits]  # so do they, and recipes keep to them
+    content = [planner.__version__, spec.digest, spec.seed, budget, limits, dict(question), told]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

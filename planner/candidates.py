@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from planner import continuing, costs, space_filling
+from planner import continuing, costs, limits, space_filling
 from planner.errors import InputError
 from planner.hearing import NOT_AGAIN
 from planner.records import STATE_RULES, Design, DesignTable, RunRecord, RunState, StudyState
@@ -181,18 +181,22 @@ def _generated_designs(spec: StudySpec) -> DesignTable:
             def cost_of(x: np.ndarray, index: int = index) -> np.ndarray:
                 return spec.costs(np.array([index]), x)
 
-            parts[key] = space_filling.fill_box(
-                spec.axes, size=per_domain, seed=spec.seed, cost_of=cost_of, limit=limit
-            )
+            filled = space_filling.fill_box(spec.axes, size=per_domain, seed=spec.seed, cost_of=cost_of, limit=limit)
+            parts[key] = limits.designs_within(spec, filled)
         points.append(parts[key])
         domains.append(np.full(len(parts[key]), index, dtype=np.int64))
     x, domain = np.concatenate(points), np.concatenate(domains)
     cost = spec.costs(domain, x)
-    good = np.flatnonzero(np.isfinite(cost) & (cost > 0) & spec.within_limits(x))
+    if not len(x):
+        words = " and ".join(f"limits[{i}] ({each.words()})" for i, each in enumerate(spec.limits))
+        raise InputError(
+            f"{words}: no design of the box keeps to it on the values that axes may take; widen the limit, list values"
+            " that meet it, or leave one of its axes without values, step or integer"
+        )
+    good = np.flatnonzero(np.isfinite(cost) & (cost > 0))
     if not len(good):
         raise InputError(
-            "cost: no design of the box has a finite cost greater than 0 and keeps to [[limits]]; check [cost] terms"
-            " and powers, and the limits"
+            "cost: no design of the box has a finite cost greater than 0; check [cost] terms and powers, and the limits"
         )
     return DesignTable(domain=domain[good], x=x[good], cost=cost[good], row=np.full(len(good), -1, dtype=np.int64))
 

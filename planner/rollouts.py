@@ -36,7 +36,7 @@ def rollout_table(
     rollouts; `saturates`, the probability that n stays below the most that the study offers however large the budget.
 
     Args:
-        batch: problems x rollouts, held fixed; None leaves both free within their ranges.
+        batch: problems x rollouts, held fixed; None leaves both free within their ranges, unless a limit fixes it.
 
     Raises:
         InputError: the axes do not have these roles.
@@ -44,6 +44,7 @@ def rollout_table(
     """
     axes = _positions(spec)
     index = spec.domain_index(domain)
+    batch = _fixed_batch(spec, axes) if batch is None else batch
     rows = []
     for budget in map(float, budgets):
         now = _best(spec, posterior, index, axes, budget, batch)
@@ -98,6 +99,13 @@ def _positions(spec: StudySpec) -> list[int]:
             f" this study has {', '.join(str(role) for role in roles)}"
         )
     return [roles.index(role) for role in ROLES]
+
+
+def _fixed_batch(spec: StudySpec, axes: Sequence[int]) -> float | None:
+    """The batch that `[[limits]]` fix, None where they do not."""
+    names = {spec.axis_names[axes[0]]: 1.0, spec.axis_names[axes[1]]: 1.0}
+    fixed = [limit.low for limit in spec.limits if dict(limit.powers) == names and limit.low == limit.high]
+    return fixed[0] if fixed else None
 
 
 def _best(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -116,6 +117,25 @@ def test_the_budget_for_a_response_undoes_the_response_of_a_budget(thetas):
     assert got.converged.all() and np.isinf(got.log_budget[0])
     np.testing.assert_allclose(np.exp(got.log_budget[1]), UNIT.sum(), rtol=1e-6)
     np.testing.assert_allclose(got.log_budget[2:], np.log(budgets[2:]), atol=2e-6)
+
+
+def cliff(theta, log_x):
+    """Falls by one at a place along the first axis, nearly flat before and after: Newton's method does not find it."""
+    return jnp.tanh(1e4 * (theta[0] - log_x[0])) - 1e-3 * jnp.sum(log_x)
+
+
+def test_a_response_that_jumps_takes_no_more_than_a_bracket(monkeypatch):
+    calls = []
+    solve = search.solve_laws
+    monkeypatch.setattr(search, "solve_laws", lambda *args, **options: calls.append(0) or solve(*args, **options))
+    cost = recipe.Posynomial(np.array([1.0]), np.array([[1.0, 0.0]]))
+    box = recipe.Box(np.zeros(2), np.array([np.log(1e6), 0.0]))
+    part, places = [recipe.RecipePart(cliff, np.array([[2.0], [5.5], [9.1]]))], np.array([2.0, 5.5, 9.1])
+    with jax.enable_x64(True):
+        start = solve(part, cost, np.log(1e6), box, 1)
+        got = dual.needed_budget(part, cost, box, np.full(3, -0.01), np.log(1e6), start, np.log(1e6))
+    np.testing.assert_allclose(got.log_budget, places, atol=3e-4)
+    assert len(calls) <= np.log2(np.log(1e6) / dual.BRACKET) + 3
 
 
 def test_efficiency_is_the_ratio_of_costs_of_equal_responses(thetas, setting):

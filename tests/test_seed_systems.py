@@ -117,6 +117,30 @@ def test_templates_have_designs_and_laws(name: str) -> None:
     assert laws.select(laws.law_axes(spec.axes), spec.laws.use, is_score=spec.response.is_score)
 
 
+def test_agents_have_a_control_and_may_split_environments() -> None:
+    import tomllib
+
+    text = render_template("agentic-data", "mine")
+    spec = parse_study_spec(tomllib.loads(text))
+    roles = {axis.role: axis for axis in spec.axes}
+    assert {"parameters", "environments", "tasks", "trajectories", "reward_density"} <= roles.keys()
+    control = spec.axis_names.index(roles["reward_density"].name)
+    assert not any(spec.posynomial(name)[1][:, control].any() for name in spec.domain_names), "a control has no price"
+    # What a comment of the template says to write where domains have worlds.
+    start, end = text.index("# Where the domains have worlds"), text.index("# An axis is one of all domains")
+    uncommented = "\n".join(line[4:] for line in text[start:end].splitlines() if line.startswith("#   "))
+    split = tomllib.loads(text)
+    split["axes"] = [axis for axis in split["axes"] if axis["name"] not in ("environments", "synthetic")]
+    split["axes"][2:2] = tomllib.loads(uncommented)["axes"]
+    split["cost"]["terms"] = [term for term in split["cost"]["terms"] if term["name"] != "synthesis"]
+    split["cost"]["terms"][0]["powers"] = {"worlds": 1, "structures": 1}
+    split["targets"] = split["targets"][:1]
+    other = parse_study_spec(split)
+    assert {"worlds", "structures"} <= {axis.role for axis in other.axes} and other.warnings == ()
+    assert len(laws.select(laws.law_axes(other.axes), other.laws.use)) == len(other.laws.use)
+    assert len(candidates.all_designs(other)) > 100
+
+
 def context_of(num_axes: int, reference: float, lower: float) -> Context:
     return Context(np.zeros(num_axes), np.ones(num_axes), np.array(reference), np.array(0.2), np.array(lower))
 

@@ -94,6 +94,30 @@ def test_agentic_terms_add_up_on_the_scale_of_minus_log_success() -> None:
     assert truth.mean("swe", {"worlds": 16.0, "structures": 8.0}) > split, "two factors in place of environments"
 
 
+def test_denser_rewards_shrink_all_terms_of_an_agent_but_not_its_floor() -> None:
+    truth = Agentic(spread=0.0, density_exponent=0.3)
+    dense, sparse = (-np.log(truth.mean("swe", {"reward_density": rho})) - truth.floor for rho in (1.0, 0.1))
+    assert sparse / dense == pytest.approx(10**0.3)
+    assert dense == pytest.approx(-np.log(truth.mean("swe", {})) - truth.floor), "dense where a study has no such axis"
+
+
+def test_environments_gate_tasks_where_the_truth_says_so() -> None:
+    free, gated = Agentic(spread=0.0), Agentic(spread=0.0, gate=2.0, gate_exponent=0.5, gate_order=4.0)
+
+    def fall(truth: Agentic, environments: float, key: str = "environments") -> float:
+        low, high = (truth.mean("swe", {key: environments, "tasks": tasks}) for tasks in (1e3, 1e6))
+        return float(np.log(high / low))
+
+    assert fall(free, 4.0) == pytest.approx(fall(free, 1e6)), "without a gate tasks are worth the same everywhere"
+    assert fall(gated, 1e9) == pytest.approx(fall(free, 1e9), rel=1e-3), "environments without end"
+    # With 4 of 256, there is use for 2 * 8 ** -1 = 1/4 of the 10,240 stand-in tasks; the term falls by that much only.
+    term = 0.14 * ((1e3 / 10240) ** -0.26 - 0.25**-0.26)
+    assert fall(gated, 4.0) == pytest.approx(term, rel=0.02)
+    assert fall(gated, 8.0 / 64, "worlds") == pytest.approx(term, rel=0.02), "worlds gate where a study has them"
+    with pytest.raises(BackendError, match="gate must not be negative"):
+        open_simulator(truth="agentic", gate=-1.0)
+
+
 def test_the_best_number_of_rollouts_rises_and_saturates() -> None:
     truth = RewardSampling(spread=0.0)
     n = 2.0 ** np.arange(1, 14)

@@ -23,11 +23,15 @@ def _complete(given: Mapping[str, float], known: Mapping[str, float], field: str
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Agentic:
-    """-log p = floor + sum_j A_j x_j^-alpha_j, p the success rate of an agent trained by reinforcement learning.
+    """-log p = floor + rho^-g sum_j A_j x_j^-alpha_j, p the success rate of an agent trained by reinforcement learning.
 
     The form and the exponents that the tables of He et al. 2026 ("How Data Scales in Agentic RL") force; amplitudes
     put the terms at sizes like theirs.  `worlds` and `structures` are the two factors of environments and replace that
     term where a study has them.
+
+    With a `gate` k above 0, environments gate tasks: T tasks count as (T^-p + (k D^d)^-p)^(-1/p), D the environments
+    or worlds in units of the stand-in value, T likewise: where D is at its stand-in, there is use for k times the
+    stand-in of tasks.  How the density of rewards rho and the gate enter is ours, the paper's formulas are not known.
     """
 
     axes: ClassVar[Mapping[str, float]] = {
@@ -37,6 +41,7 @@ class Agentic:
         "parameters": 8e9,
         "worlds": 8.0,
         "structures": 8.0,
+        "reward_density": 1.0,
     }
     drawn: ClassVar[tuple[str, ...]] = ()
     response: ClassVar[str] = "success"
@@ -61,6 +66,10 @@ class Agentic:
     exponents: Mapping[str, float] = dataclasses.field(default_factory=dict)  # where they differ from the default
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     floor: float = 0.14
+    density_exponent: float = 0.15
+    gate: float = 0.0  # k; 0: no gate
+    gate_exponent: float = 1.0  # d
+    gate_order: float = 2.0  # p
     trials: int = 500
     noise: float = 0.01
     spread: float = 1.0
@@ -69,18 +78,25 @@ class Agentic:
     def __post_init__(self) -> None:
         object.__setattr__(self, "exponents", _complete(self.exponents, self.default_exponents, "exponents"))
         object.__setattr__(self, "sizes", _complete(self.sizes, self.default_sizes, "sizes"))
+        if self.gate < 0 or not (self.gate_exponent > 0 and self.gate_order > 0):
+            raise ValueError("gate must not be negative, gate_exponent and gate_order must be above 0")
 
     def mean(self, domain: str, axes: Values) -> Mean:
-        z = dict(zip(self.axes, domain_normals(self.domain_seed, domain, 13)[1:].reshape(6, 2), strict=True))
+        z = dict(zip(self.sizes, domain_normals(self.domain_seed, domain, 13)[1:].reshape(6, 2), strict=True))
         split = "worlds" in axes or "structures" in axes
         loss = self.floor * np.exp(0.2 * self.spread * domain_normals(self.domain_seed, domain, 1)[0])
+        ratios = {name: np.asarray(axes.get(name, value)) / value for name, value in self.axes.items()}
+        if self.gate > 0:
+            held = self.gate * ratios["worlds" if split else "environments"] ** self.gate_exponent
+            order = self.gate_order
+            ratios["tasks"] = (ratios["tasks"] ** -order + held**-order) ** (-1.0 / order)
+        gain = ratios["reward_density"] ** -self.density_exponent
         for name, size in self.sizes.items():
             if name in (("environments",) if split else ("worlds", "structures")):
                 continue
-            ratio = np.asarray(axes.get(name, self.axes[name])) / self.axes[name]
             z_size, z_exponent = self.spread * z[name]
             exponent = self.exponents[name] * np.exp(0.1 * z_exponent)
-            loss = loss + size * np.exp(0.2 * z_size) * ratio**-exponent
+            loss = loss + gain * size * np.exp(0.2 * z_size) * ratios[name] ** -exponent
         return np.exp(-loss)
 
 

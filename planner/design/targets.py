@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from planner import sources
+from planner.limits import log_limits
 from planner.recipe.problem import Box, Posynomial, start_points
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def allocations(spec: StudySpec, posterior: StudyPosterior, name: str, budget: f
     low, high = posterior.encoding.coordinates(np.stack([spec.low, spec.high]))
     # A recipe for a large budget lies above what one would pay for now.
     reach = np.where(is_log & (cost.powers > 0).any(axis=0), np.log(max(budget / _cost_at(cost, high), 1.0)), 0.0)
-    box = Box(low=low, high=high + reach, is_log=is_log)
+    box = Box(low=low, high=high + reach, is_log=is_log, limits=log_limits(spec))
     points = start_points(cost, float(np.log(budget)), box, _ALLOCATION_STARTS).reshape(-1, len(low))
     x = box.raw(points)
     best = posterior.eta_draws(np.full(len(x), index), x).argmin(axis=1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from planner.errors import NothingAffordable
 from planner.questions.setting import NUM_STARTS
 
 if TYPE_CHECKING:
@@ -30,12 +32,17 @@ def efficiency(setting: Setting, x: np.ndarray) -> Efficiency:
     """
     from planner.recipe import dual, search
     from planner.recipe.curves import double_precision
-    from planner.recipe.problem import Box
+    from planner.recipe.problem import cheapest_point
 
     log_x = setting.log_x(x)
     log_cost = float(setting.cost.log_cost(log_x))
     box, _ = setting.box(float(np.exp(log_cost)))
-    box = Box(low=np.minimum(box.low, log_x), high=np.maximum(box.high, log_x), is_log=box.is_log)
+    box = dataclasses.replace(box, low=np.minimum(box.low, log_x), high=np.maximum(box.high, log_x))
+    if (least := float(setting.cost.log_cost(cheapest_point(setting.cost, box)))) > log_cost:
+        raise NothingAffordable(
+            f"the allocation costs {np.exp(log_cost):.4g}, and the cheapest that keeps to [[limits]]"
+            f" {np.exp(least):.4g}: there is no recipe to compare it with"
+        )
     response = setting.responses(x[None])[:, 0]
     guess = np.broadcast_to(log_x, (len(response), len(log_x)))
     with double_precision():

@@ -9,6 +9,7 @@ import numpy as np
 
 from planner.candidates import NOT_SCALED_ROLES
 from planner.errors import InputError, NothingAffordable, UnreliableFit
+from planner.limits import log_limits, require_feasible
 
 if TYPE_CHECKING:
     from planner.inference import StudyPosterior
@@ -36,14 +37,18 @@ class Setting:
     laws: list[RecipePart]
 
     def box(self, budget: float) -> tuple[Box, np.ndarray]:
-        """The ranges to search, and which axes are searched beyond their declared range, (A,) bool.
+        """The ranges and limits to search within, and which axes are searched beyond their declared range, (A,) bool.
 
         `low` and `high` bound the runs one would pay for now; what a larger budget should buy lies beyond `high`.
+        `[[limits]]` hold for any budget.
+
+        Raises `InputError` naming the limits that no point of the ranges keeps to.
         """
         from planner.recipe.problem import Box, cheapest_point, largest_step
 
         spec, cost = self.spec, self.cost
         is_log = np.array([axis.is_log for axis in spec.axes])
+        limits = log_limits(spec)
         low, high = (np.where(is_log, np.log(np.where(is_log, bound, 1.0)), bound) for bound in (spec.low, spec.high))
         middle = _held(spec)
         low, high = np.where(np.isnan(middle), low, middle), np.where(np.isnan(middle), high, middle)
@@ -54,7 +59,9 @@ class Setting:
             along = np.zeros(len(low))
             along[a] = np.log(MAX_EXTENSION)
             high[a] = max(high[a], origin[a] + float(largest_step(cost, np.log(budget), origin, along)) * along[a])
-        return Box(low=low, high=high, is_log=is_log), can_grow
+        box = Box(low=low, high=high, is_log=is_log, limits=limits)
+        require_feasible(spec, box)
+        return box, can_grow
 
     def allowed_values(self) -> list[AllowedValues | None] | None:
         """The values of each axis that a run may take, None for any; None where no axis is bound."""
@@ -86,8 +93,9 @@ class Setting:
         cost = self.cost if cost is None else cost
         log_budget = float(np.log(budget))
         if (least := float(cost.log_cost(cheapest_point(cost, box)))) > log_budget:
+            within = "" if box.limits is None else " within [[limits]]"
             raise NothingAffordable(
-                f"a budget of {budget:g} buys nothing: the cheapest allocation costs {np.exp(least):g}"
+                f"a budget of {budget:g} buys nothing: the cheapest allocation{within} costs {np.exp(least):g}"
             )
         starts = (NUM_STARTS, NUM_STARTS) if guess is None else (1, 2)
         with double_precision():

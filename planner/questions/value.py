@@ -72,7 +72,8 @@ def _axes(setting: Setting, budget: float) -> tuple[list[dict[str, Any]], np.nda
     with np.errstate(divide="ignore", invalid="ignore"):
         per_unit = np.where(elasticity[:, None] > 0, -gradient / (elasticity[:, None] * cost), np.nan)
     along = np.diag(np.maximum(box.high - log_x, 0.0))
-    raised = log_x + largest_step(setting.cost, float(np.log(cost * (1.0 + MORE))), log_x, along)[:, None] * along
+    more = float(np.log(cost * (1.0 + MORE)))
+    raised = log_x + largest_step(setting.cost, more, log_x, along, box.limits)[:, None] * along
     points = box.raw(np.concatenate([log_x[None], raised]))
     raw = setting.posterior.encoding.scale.from_eta(setting.responses(points))
     sign = -1.0 if setting.spec.response.goal == "maximise" else 1.0

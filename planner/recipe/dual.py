@@ -12,6 +12,9 @@ from planner.recipe.problem import Box, Posynomial, cheapest_point
 
 MAX_STEPS = 25
 TOLERANCE = 1e-6  # of the log budget
+# A bracket so narrow is not halved further: where the lowest response jumps from one minimum to another, Newton's
+# method never arrives, and those few draws used to take most of the time.
+BRACKET = 1e-4
 RETRY_STARTS = 2
 
 
@@ -58,7 +61,7 @@ def needed_budget(
         low, saw_low = np.where(up, log_budget, low), saw_low | up
         high, saw_high = np.where(down, log_budget, high), saw_high | down
         # Ends where not even the limit is enough, or the cheapest point already is.
-        active &= ~(up & (log_budget >= log_limit)) & ~(down & (log_budget <= least)) & (high - low > TOLERANCE)
+        active &= ~(up & (log_budget >= log_limit)) & ~(down & (log_budget <= least)) & (high - low > BRACKET)
         target = _next_budget(log_budget, gap, multiplier, (low, saw_low), (high, saw_high))
         active &= np.abs(target - log_budget) > TOLERANCE
         if not active.any():

@@ -18,7 +18,7 @@ import numpy as np
 
 from planner.recipe import factorise
 from planner.recipe.curves import Curve
-from planner.recipe.problem import Box, Posynomial, cheapest_point
+from planner.recipe.problem import Box, Limits, Posynomial, cheapest_point
 
 Curves = Callable[[np.ndarray, np.ndarray], Curve]  # draws (n,), points (A, n)
 
@@ -48,13 +48,14 @@ class LogProblem:
     low: np.ndarray  # (A, 1)
     width: np.ndarray  # (A, 1) zero where the axis is held fixed
     cheapest: np.ndarray  # (A, 1) the point of the box that costs least
+    limits: Limits | None = None
 
     @classmethod
     def of(cls, cost: Posynomial, box: Box) -> "LogProblem":
         used = cost.coefficients > 0
         columns = (cost.log_coefficients[used], box.low, box.width, cheapest_point(cost, box))
         log_coefficients, low, width, cheapest = (v[:, None] for v in columns)
-        return cls(log_coefficients, cost.powers[used], low, width, cheapest)
+        return cls(log_coefficients, cost.powers[used], low, width, cheapest, box.limits)
 
     def log_x(self, t: np.ndarray) -> np.ndarray:
         """Axis coordinates (A, S) of box coordinates."""
@@ -126,6 +127,15 @@ def minimise(curves: Curves, problem: LogProblem, log_budget: float | np.ndarray
         curves: `curves(rows (n,), log_x (A, n))`, the responses of some draws and their derivatives.
         log_budget: one for all draws or one for each, (S,).
     """
+    if problem.limits is not None:
+        from planner.recipe import limited
+
+        return limited.minimise(curves, problem, problem.limits, log_budget, starts)
+    return minimise_in_box(curves, problem, log_budget, starts)
+
+
+def minimise_in_box(curves: Curves, problem: LogProblem, log_budget: float | np.ndarray, starts: np.ndarray) -> Optimum:
+    """`minimise` without regard to the problem's limits."""
     with np.errstate(all="ignore"):  # a law may overflow far from its optimum; such a trial is refused
         state = _first(curves, problem, np.broadcast_to(log_budget, len(starts)).astype(np.float64), starts.T)
         ended: list[_State] = []

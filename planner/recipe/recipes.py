@@ -195,7 +195,9 @@ def _earlier_recipe(
     if not earlier.converged.any():
         return cheapest
     median = np.median(earlier.log_x[earlier.converged], axis=0)
-    return cheapest + largest_step(cost, log_budget, cheapest, median - cheapest) * (median - cheapest)
+    if box.limits is not None:
+        median = box.limits.nearest(median[None], box.low, box.high)[0]
+    return cheapest + largest_step(cost, log_budget, cheapest, median - cheapest, box.limits) * (median - cheapest)
 
 
 def _next_axis(laws: list[RecipePart], cost: Posynomial, log_budget: float, box: Box, start: np.ndarray) -> np.ndarray:
@@ -218,7 +220,7 @@ def scaled_alone(
 ) -> np.ndarray:
     """Responses of every draw at `start` (A,) and where one axis alone is raised to the whole budget, (S, 1 + A)."""
     along = np.diag(np.maximum(box.high - start, 0.0))
-    points = start + largest_step(cost, log_budget, start, along)[:, None] * along
+    points = start + largest_step(cost, log_budget, start, along, box.limits)[:, None] * along
     return np.concatenate([curves.responses(law, np.concatenate([start[None], points])) for law in laws])
 
 

@@ -1,4 +1,4 @@
-"""Moves a recipe onto the values that a run may take, without leaving the budget."""
+"""Moves a recipe onto the values that a run may take, without leaving the budget or the limits."""
 
 import dataclasses
 import itertools
@@ -112,7 +112,7 @@ class _Lattice:
             for a in range(len(moving))
         ]
         points = np.stack([axis.ravel() for axis in np.meshgrid(*values, indexing="ij")], axis=1)
-        return points[cost.log_cost(points) <= log_budget + 1e-12]
+        return points[_fits(points, cost, log_budget, self.box)]
 
     def spend_rest(
         self, points: np.ndarray, cost: Posynomial, log_budget: float, axes: Sequence[int] | None = None
@@ -122,7 +122,7 @@ class _Lattice:
         for a in np.flatnonzero(self.box.width > 0).tolist() if axes is None else axes:
             lowest, along = points.copy(), np.zeros(points.shape[-1])
             lowest[..., a], along[a] = self.box.low[a], self.box.width[a]
-            lowest[..., a] += largest_step(cost, log_budget, lowest, along) * along[a]
+            lowest[..., a] += largest_step(cost, log_budget, lowest, along, self.box.limits) * along[a]
             if self.coarse[a]:
                 lowest[..., a] = self.coordinates(a, self.index(a, lowest[..., a]))
             tried.append(lowest)
@@ -155,19 +155,19 @@ def round_points(
         nothing = np.full_like(log_x, np.nan)
         if len(everything) == 0:
             return nothing
-        return _keep_best(evaluate, nothing, np.full(len(log_x), np.inf), everything[None], cost, log_budget)[0]
+        return _keep_best(evaluate, nothing, np.full(len(log_x), np.inf), everything[None], cost, log_budget, box)[0]
     coarse, num_axes = np.flatnonzero(lattice.coarse & (lattice.first < lattice.last)), log_x.shape[1]
     best, value = np.full_like(log_x, np.nan), np.full(len(log_x), np.inf)
     cheapest = np.where((cost.powers >= 0).all(axis=0), box.low, box.high)
     window = _window(coarse, num_axes, (0, 1))
     for start in (log_x, np.where(lattice.coarse, cheapest, log_x)):
         points = lattice.spend_rest(lattice.shifted(start, window), cost, log_budget)
-        best, value = _keep_best(evaluate, best, value, points, cost, log_budget)
+        best, value = _keep_best(evaluate, best, value, points, cost, log_budget, box)
     window = _window_of_size(coarse, num_axes, MAX_POINTS // (len(log_x) * (1 + num_axes)))
     for _ in range(MAX_ROUNDS):
         base = np.where(np.isfinite(best), best, log_x)
         points = lattice.spend_rest(lattice.shifted(base, window), cost, log_budget)
-        best, lower = _keep_best(evaluate, best, value, points, cost, log_budget)
+        best, lower = _keep_best(evaluate, best, value, points, cost, log_budget, box)
         if not (lower < value).any():
             break
         value = lower
@@ -192,13 +192,25 @@ def _window_of_size(axes: np.ndarray, num_axes: int, most: int) -> np.ndarray:
     return np.unique(np.concatenate([_window(np.array(pair), num_axes, (-1, 0, 1)) for pair in pairs]), axis=0)
 
 
+def _fits(points: np.ndarray, cost: Posynomial, log_budget: float, box: Box) -> np.ndarray:
+    """Which points (..., A) are affordable and keep to the limits of the box, (...) bool."""
+    # Sums of rounded numbers may exceed the budget in the last digit.
+    affordable = cost.log_cost(points) <= log_budget + 1e-12
+    return affordable if box.limits is None else affordable & box.limits.hold(points)
+
+
 def _keep_best(
-    evaluate: Evaluate, best: np.ndarray, value: np.ndarray, points: np.ndarray, cost: Posynomial, log_budget: float
+    evaluate: Evaluate,
+    best: np.ndarray,
+    value: np.ndarray,
+    points: np.ndarray,
+    cost: Posynomial,
+    log_budget: float,
+    box: Box,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The lowest affordable of `points`, (N, M, A) or (1, M, A), where it is lower than `value` (N,)."""
     found = evaluate(points)
-    # Sums of rounded numbers may exceed the budget in the last digit.
-    found = np.where(np.isfinite(found) & (cost.log_cost(points) <= log_budget + 1e-12), found, np.inf)
+    found = np.where(np.isfinite(found) & _fits(points, cost, log_budget, box), found, np.inf)
     choice = np.argmin(found, axis=1)
     rows = np.arange(len(value))
     chosen = points[0, choice] if len(points) == 1 else points[rows, choice]
@@ -221,7 +233,9 @@ def _round_fine(
         both[:, :, a] = lattice.coordinates(a, lattice.index(a, points[:, a])[:, None] + np.array([0.0, 1.0]))
         tried = lattice.spend_rest(both, cost, log_budget, rest)
         nothing = np.full_like(points, np.nan)
-        rounded, value = _keep_best(evaluate, nothing, np.full(len(points), np.inf), tried, cost, log_budget)
+        rounded, value = _keep_best(
+            evaluate, nothing, np.full(len(points), np.inf), tried, cost, log_budget, lattice.box
+        )
         fits = np.isfinite(value)[:, None]
         missing |= ~fits
         points = np.where(fits, rounded, both[:, 0])

@@ -98,7 +98,8 @@ def notes(recipe: RecipePosterior, names: list[str]) -> list[str]:
         found.append("the current allocation already costs the whole budget: no axis can be scaled from it")
     joint = recipe.joint
     if joint is not None and joint.rounded_log_x is not None and not np.isfinite(joint.rounded_log_x).all():
-        found.append("no combination of allowed values fits the budget near the optimum")
+        within = "" if recipe.box.limits is None else " and the limits"
+        found.append(f"no combination of allowed values fits the budget{within} near the optimum")
     return found
 
 

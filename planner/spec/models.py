@@ -286,14 +286,27 @@ class StudySpec(pydantic.BaseModel):
 
     def within_limits(self, x: np.ndarray) -> np.ndarray:
         """Which points (C, A) satisfy every one of `[[limits]]`, (C,) bool."""
-        allowed = np.ones(len(x), dtype=bool)
-        for limit in self.limits:
-            powers = np.array([limit.powers.get(name, 0.0) for name in self.axis_names])
-            value = np.prod(np.asarray(x, dtype=np.float64) ** powers, axis=1)
-            # Decimal bounds of products of decimals: equality is meant up to rounding.
-            allowed &= value >= (limit.low or 0.0) * (1 - 1e-9)
-            allowed &= value <= (np.inf if limit.high is None else limit.high) * (1 + 1e-9)
-        return allowed
+        return np.asarray(self.kept_limits(x).all(axis=1))
+
+    def kept_limits(self, x: np.ndarray) -> np.ndarray:
+        """Which of the `[[limits]]` each of the points (C, A) satisfies, (C, L) bool."""
+        powers, low, high = self.limit_arrays()
+        x = np.asarray(x, dtype=np.float64)
+        kept = np.ones((len(x), len(powers)), dtype=bool)
+        # Nothing of a source to a negative power is beyond every bound.
+        with np.errstate(divide="ignore", over="ignore"):
+            for i, own in enumerate(powers):
+                value = np.prod(x**own, axis=1)
+                # Decimal bounds of products of decimals: equality is meant up to rounding.
+                kept[:, i] = (value >= low[i] * (1 - 1e-9)) & (value <= high[i] * (1 + 1e-9))
+        return kept
+
+    def limit_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`[[limits]]` as powers (L, A) and bounds (L,) of the products; 0 and infinity where there is no bound."""
+        powers = [[limit.powers.get(name, 0.0) for name in self.axis_names] for limit in self.limits]
+        low = [limit.low or 0.0 for limit in self.limits]
+        high = [np.inf if limit.high is None else limit.high for limit in self.limits]
+        return np.array(powers, dtype=np.float64).reshape(-1, len(self.declared_axes)), np.array(low), np.array(high)
 
     def derived_values(self, axes: Mapping[str, float]) -> dict[str, float]:
         """What follows from the axes of a design by `[[derived]]`: for trainers, unknown to every law."""

@@ -109,6 +109,16 @@ class Limit(Section):
             raise complain(f"has low = {self.low:g} above high = {self.high:g}", "exchange them")
         return self
 
+    def words(self) -> str:
+        """The limit as people write it: rollouts * problems <= 65536."""
+        product = " * ".join(name if power == 1 else f"{name}^{power:g}" for name, power in self.powers.items())
+        if self.low == self.high:
+            return f"{product} = {self.low:.10g}"
+        if self.high is None:
+            return f"{product} >= {self.low:.10g}"
+        low = "" if self.low is None else f"{self.low:.10g} <= "
+        return f"{low}{product} <= {self.high:.10g}"
+
 
 class Budget(Section):
     """`[budget]`, in the cost's unit."""

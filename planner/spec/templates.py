@@ -109,7 +109,30 @@ unit = "parameters"
 role = "parameters"
 values = [6e8, 1.7e9, 4e9, 8e9]   # only these models exist
 
-# Where domains have worlds (repositories, sites), write two axes instead, role = "worlds" and role = "structures".
+# A control: it has no price and is not scaled, but set, and scales what all that is bought is worth (scaled_powers).
+[[axes]]
+name = "reward_density"
+unit = "rewards per step"
+role = "reward_density"
+values = [0.1, 0.3, 1.0]
+
+# Where the domains have worlds (repositories, sites), write two axes in its place, here and in [cost]:
+#
+#   [[axes]]
+#   name = "worlds"
+#   role = "worlds"
+#   low = 2
+#   high = 64
+#   integer = true
+#
+#   [[axes]]
+#   name = "structures"         # different environments within a world; then powers = {{ worlds = 1, structures = 1 }}
+#   role = "structures"
+#   low = 2
+#   high = 64
+#   integer = true
+#
+# An axis is one of all domains: those with worlds and those without are two studies.
 [[axes]]
 name = "environments"
 role = "environments"
@@ -145,8 +168,6 @@ role = "trajectories"
 low = 1
 high = 48
 integer = true
-
-# How dense rewards are can be an axis too (role = "reward_density"): the law scaled_powers lets it scale all terms.
 
 # Model, algorithm and task domain, crossed: exponents are shared by what domains have in common.
 [[domains]]
@@ -225,9 +246,10 @@ budgets = [2e4]
 kind = "source"               # what synthetic environments are worth
 axis = "synthetic"
 
-# Additive terms, terms that share what is left to learn, and environments without which tasks do not matter.
+# Additive terms, scaled by the density of rewards; terms that share what is left to learn; and environments without
+# which tasks do not matter.  Without a control, write sum_of_powers in place of scaled_powers.
 [laws]
-use = ["sum_of_powers", "power_of_sum", "gated_powers"]
+use = ["scaled_powers", "power_of_sum", "gated_powers"]
 """
 
 _RL_SAMPLING = """
@@ -380,7 +402,7 @@ use = ["scaled_powers", "sum_of_powers", "power_of_sum"]
 
 _TEMPLATES = {
     "language-model": (_LANGUAGE_MODEL, "chinchilla", ("--parameters={N:.0f}", "--tokens={D:.0f}")),
-    "agentic-data": (_AGENTIC_DATA, "agentic", ("--model-size={N:.0f}", "--tasks={tasks}")),
+    "agentic-data": (_AGENTIC_DATA, "agentic", ("--model-size={N:.0f}", "--tasks={tasks}", "--dense={reward_density}")),
     "rl-sampling": (
         _RL_SAMPLING,
         "rl_sampling",
