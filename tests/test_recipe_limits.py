@@ -115,6 +115,20 @@ def test_the_cheapest_point_keeps_to_limits() -> None:
     assert np.ptp(starts.reshape(-1, NUM_AXES), axis=0).min() > 1.0, "they fill what the limits leave"
 
 
+def test_no_axis_alone_leaves_a_limit() -> None:
+    box = bounded(([1.0, 1.0, 0.0], 0.0, 500.0), ([0.0, 0.0, 1.0], 8.0, 8.0))
+    assert box.limits is not None
+    start, along = np.log([5.0, 20.0, 8.0]), np.diag(np.full(NUM_AXES, 3.0))
+    room = box.limits.room(start, along)
+    np.testing.assert_allclose(room, [np.log(5.0) / 3.0, np.log(5.0) / 3.0, 0.0], atol=1e-9)
+    step = problem.largest_step(LINEAR, np.log(50.0 + 60.0 + 0.8), start, along, box.limits)
+    np.testing.assert_allclose(step, [np.log(5.0) / 3.0, np.log((50.0 + 60.0 - 5.0) / 60.0) / 3.0, 0.0], atol=1e-9)
+    thetas = draws_of_additive(16, seed=3)
+    fixed = bounded(([1.0, 1.0, 0.0], 500.0, 500.0))
+    found = recipe.optimise_recipe(additive, thetas, LINEAR, 2e4, fixed, num_starts=1)
+    assert found.next_axis is not None and found.next_axis[:2].tolist() == [0.0, 0.0] and found.next_axis[2] > 0.9
+
+
 def test_limits_that_exclude_each_other_are_found() -> None:
     product, ratio = [1.0, 1.0, 0.0], [1.0, -1.0, 0.0]
     assert problem.infeasible_limits(bounded((product, 10.0, 20.0), (ratio, 0.5, 2.0))) == []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import seed_tables, seeds
-from planner import candidates, diagnosis, laws
+from planner import candidates, diagnosis, laws, rollouts
 from planner.errors import InputError, SpecError
 from planner.laws.base import Context, LawAxis
 from planner.pooling import pool
@@ -139,6 +139,23 @@ def test_agents_have_a_control_and_may_split_environments() -> None:
     assert {"worlds", "structures"} <= {axis.role for axis in other.axes} and other.warnings == ()
     assert len(laws.select(laws.law_axes(other.axes), other.laws.use)) == len(other.laws.use)
     assert len(candidates.all_designs(other)) > 100
+
+
+def test_a_limit_that_fixes_the_batch_splits_rollouts_and_problems() -> None:
+    axes = [
+        {"name": "n", "role": "rollouts", "values": [8, 16, 32, 64]},
+        {"name": "p", "role": "problems", "values": [30, 60, 120, 240]},
+        {"name": "u", "role": "updates", "low": 1, "high": 100},
+    ]
+    cost = {"terms": [{"coefficient": 1, "powers": {"n": 1, "p": 1, "u": 1}}]}
+    batch = {"powers": {"n": 1, "p": 1}}
+    spec = study(axes=axes, cost=cost, limits=[batch | {"low": 1920, "high": 1920}])
+    assert rollouts._fixed_batch(spec, [0, 1, 2]) == 1920
+    points = rollouts._splits(spec, [0, 1, 2], 1e5, 1920)
+    assert len(points) > 8 and np.ptp(points[:, 0]) > 40
+    np.testing.assert_allclose(points[:, 0] * points[:, 1], 1920, rtol=1e-9)
+    np.testing.assert_allclose(points.prod(axis=1), 1e5)
+    assert rollouts._fixed_batch(study(axes=axes, cost=cost, limits=[batch | {"high": 1920}]), [0, 1, 2]) is None
 
 
 def context_of(num_axes: int, reference: float, lower: float) -> Context:

@@ -83,9 +83,10 @@ class Limits:
     def room(self, origin: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """The largest s in [0, 1] at which origin + s * direction has crossed no bound ahead of it; (...)."""
         value, rate = origin @ self.powers.T, direction @ self.powers.T
-        # A direction along the surface of a limit has a rate of rounding noise.
-        moves = np.abs(rate) > 1e-12 * (1.0 + np.abs(direction).max(axis=-1, keepdims=True))
+        # A direction along the surface of a limit has a rate of rounding noise, a point on it no room.
+        moves = np.abs(rate) > 1e-7 * (1.0 + np.abs(direction).max(axis=-1, keepdims=True))
         ahead = np.where(rate > 0, self.high, self.low) - value
+        ahead = np.where(np.abs(ahead) <= 10 * LIMIT_TOLERANCE, 0.0, ahead)
         step = np.where(moves, ahead / np.where(moves, rate, 1.0), 1.0)
         return np.clip(step, 0.0, 1.0).min(axis=-1)
 

@@ -72,8 +72,9 @@ def require_affordable(recipe: RecipePosterior) -> None:
     """Raises `NothingAffordable` if the budget does not buy even the cheapest point of the box."""
     if not recipe.affordable:
         cheapest = float(np.exp(recipe.cost.log_cost(cheapest_point(recipe.cost, recipe.box))))
+        within = "" if recipe.box.limits is None else " within the limits"
         raise errors.NothingAffordable(
-            f"a budget of {recipe.budget:g} buys no allocation: the cheapest point of the axes' ranges costs"
+            f"a budget of {recipe.budget:g} buys no allocation: the cheapest point of the axes' ranges{within} costs"
             f" {cheapest:g}; raise the budget or lower the `low` of an axis"
         )
 
