@@ -180,3 +180,31 @@ def test_importing_a_backend_loads_nothing_heavy() -> None:
 
 def test_importing_the_facade_loads_nothing_heavy() -> None:
     assert not _modules_after("import planner\nplanner.Study\nimport planner.loop, planner.cli") & set(HEAVY)
+
+
+FIRST = """
+import os, sys, warnings
+import jax, numpyro, pandas, scipy.linalg, scipy.special, scipy.stats
+warnings.simplefilter("ignore")
+failed = []
+for name in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        try:
+            __import__(name)
+        except ImportError as error:
+            print(name, error, flush=True)
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+sys.exit(bool(failed))
+"""
+
+
+def test_every_module_may_be_the_first_that_is_imported() -> None:
+    """A circle of imports shows only where a certain module comes first."""
+    paths = [path.relative_to(ROOT) for path in _files("planner") if path.stem not in ("__main__", "__init__")]
+    names = [".".join(path.with_suffix("").parts) for path in paths]
+    done = subprocess.run([sys.executable, "-c", FIRST, *names], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]

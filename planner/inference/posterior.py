@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planner import encoding as encodings
 from planner import laws
-from planner.encoding import Encoding, make_encoding
 from planner.inference import discrepancy
 from planner.inference.data import BEND, BoundLaw, bind
 from planner.inference.draws import LawDraws
@@ -29,7 +29,7 @@ _SAVED = ("theta", "weights", "noise_sd", "discrepancy_sd", "growth", "curve_sd"
 class StudyPosterior:
     """Draws from the average over laws.  S draws in all, split over the laws in proportion to their weights."""
 
-    encoding: Encoding
+    encoding: encodings.Encoding
     basis: discrepancy.Basis
     heights: Heights
     parts: Sequence[LawDraws]
@@ -143,7 +143,9 @@ def from_arrays(spec: StudySpec, arrays: Mapping[str, np.ndarray]) -> StudyPoste
         cost=np.zeros(0),
         row=np.zeros(0, dtype=np.int64),
     )
-    encoding = dataclasses.replace(make_encoding(spec, none), spread=arrays["spread"], middle=arrays["middle"])
+    encoding = dataclasses.replace(
+        encodings.make_encoding(spec, none), spread=arrays["spread"], middle=arrays["middle"]
+    )
     context = Context(**{name: arrays[f"context.{name}"] for name in Context._fields})
     parts = []
     for i, law in enumerate(laws.select(encoding.axes, [str(name) for name in arrays["law_names"]])):
