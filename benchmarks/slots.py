@@ -22,41 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from backends import open_backend
+from benchmarks import two_axes
 from planner import loop
 from planner.records import RunState
 from planner.study import Study
 
-STUDY = """
-[study]
-name = "slots"
-
-[response]
-name = "loss"
-lower = 0.0
-expect = [1.5, 6.0]
-
-[[axes]]
-name = "N"
-role = "parameters"
-low = 1e7
-high = 1e9
-
-[[axes]]
-name = "D"
-role = "tokens"
-low = 2e8
-high = 2e10
-
-[cost]
-terms = [{{ coefficient = 6, powers = {{ N = 1, D = 1 }} }}]
-
-[budget]
-total = 1e30
-
-[[targets]]
-kind = "recipe"
-budgets = [1e22]
-
+BACKEND = """
 [backend]
 kind = "{kind}"
 slots = {slots}
@@ -110,7 +81,7 @@ def _run(folder: Path, kind: str, options: argparse.Namespace) -> dict[str, Any]
     (folder / "one_second.py").write_text(TRAINER)
     what = WHAT[kind].format(seconds=options.seconds)
     path = folder / "slots.toml"
-    path.write_text(STUDY.format(kind=kind, slots=options.slots, what=what))
+    path.write_text(two_axes.STUDY + BACKEND.format(kind=kind, slots=options.slots, what=what))
     began_at, cpu_before = time.time(), time.process_time()
     with Study.open(path) as study:
         backend = open_backend(kind, loop.backend_options(study.spec), folder)

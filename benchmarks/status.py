@@ -20,45 +20,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import two_axes
 from planner.records import Design
 from planner.study import Study
 
-STUDY = """
-[study]
-name = "status"
-
-[response]
-name = "loss"
-lower = 0.0
-expect = [1.5, 6.0]
-
-[[axes]]
-name = "N"
-role = "parameters"
-low = 1e7
-high = 1e9
-
-[[axes]]
-name = "D"
-role = "tokens"
-low = 2e8
-high = 2e10
-
+DOMAINS = """
 [[domains]]
 name = "web"
 
 [[domains]]
 name = "code"
-
-[cost]
-terms = [{ coefficient = 6, powers = { N = 1, D = 1 } }]
-
-[budget]
-total = 1e30
-
-[[targets]]
-kind = "recipe"
-budgets = [1e22]
 """
 _BATCH = 500
 
@@ -85,7 +56,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _measure(folder: Path, num_runs: int, *, completed: bool, repeats: int) -> dict[str, Any]:
     path = folder / "status.toml"
-    path.write_text(STUDY)
+    path.write_text(two_axes.STUDY + DOMAINS)
     fill(path, num_runs, completed=completed)
     environment = os.environ | {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

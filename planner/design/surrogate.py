@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from planner.inference import discrepancy
-from planner.inference.data import BEND
+from planner.inference.data import swell
 from planner.inference.laplace import LawFit
 
 if TYPE_CHECKING:
@@ -60,20 +60,19 @@ def make_surrogate(posterior: StudyPosterior, domain: np.ndarray, x: np.ndarray)
         theta = fit.conditional.posterior.theta[nodes]
         value, jacobian = fit.law.jacobian_at(theta[:, domain], coordinates)
         unit = float(fit.law.context.scale) ** 2
+        swollen, bend = swell(fit.scales.growth[nodes], height)
         for k, node in enumerate(nodes):
             share = weight / len(nodes)
-            swollen = np.exp(fit.scales.growth[node] * height)
-            bent = phi * swollen[:, None] ** BEND
+            bent = phi * bend[k][:, None]
             of_theta, of_weights = _point_features(fit, int(node), domain, jacobian[k], bent)
             shared.append(np.sqrt(share) * of_theta[0])
             local.append(np.sqrt(share) * np.concatenate([of_theta[1], of_weights], axis=1))
             means.append(value[k] + _discrepancy_mean(fit, int(node), domain, bent))
             component_weights.append(share)
-            bend_sq = swollen ** (2.0 * BEND)
-            own_var += share * unit * np.exp(2.0 * fit.scales.log_discrepancy[node]) * bend_sq * missed
+            own_var += share * unit * np.exp(2.0 * fit.scales.log_discrepancy[node]) * bend[k] ** 2 * missed
             # Student-t noise of 4 degrees has twice its squared scale as variance.
-            noise_var += share * 2.0 * unit * np.exp(2.0 * fit.scales.log_noise[node]) * swollen**2
-            noise_var += share * unit * np.exp(2.0 * fit.scales.log_curve[node]) * bend_sq
+            noise_var += share * 2.0 * unit * np.exp(2.0 * fit.scales.log_noise[node]) * swollen[k] ** 2
+            noise_var += share * unit * np.exp(2.0 * fit.scales.log_curve[node]) * bend[k] ** 2
     share = np.array(component_weights)
     mean = share @ np.array(means)
     between = np.sqrt(share)[:, None] * (_tame(np.array(means)) - mean)
@@ -104,10 +103,8 @@ def law_means(
             continue
         nodes = _representative_nodes(fit)
         value = fit.law.value_at(fit.conditional.posterior.theta[nodes][:, domain], coordinates)
-        added = [
-            _discrepancy_mean(fit, int(node), domain, phi * np.exp(BEND * fit.scales.growth[node] * height)[:, None])
-            for node in nodes
-        ]
+        _, bend = swell(fit.scales.growth[nodes], height)
+        added = [_discrepancy_mean(fit, int(node), domain, phi * bend[k][:, None]) for k, node in enumerate(nodes)]
         names.append(fit.law.law.name)
         means.append(np.mean(value + np.array(added), axis=0))
     return names, np.array(means)

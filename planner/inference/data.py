@@ -72,9 +72,27 @@ def unpack_scales(nodes: np.ndarray, data: FitData) -> Scales:
     )
 
 
-def swell(growth: np.ndarray, height: np.ndarray) -> np.ndarray:
-    """What the noise at heights (G, n, K) is multiplied by under growths (...), (..., G, n)."""
-    return np.exp(growth[..., None, None] * height.sum(-1))
+class RunSizes(NamedTuple):
+    """What the scales make of every run, (N, G, n)."""
+
+    noise_var: np.ndarray  # squared scale of its heavy-tailed noise
+    missed_var: np.ndarray  # discrepancy that the features miss, where they miss all
+    bend: np.ndarray  # by how much what runs share is larger there than at the best response
+
+
+def swell(growth: np.ndarray, height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What noise, and what runs share, are multiplied by at heights (...) under growths (N,); (N, ...) each."""
+    swollen = np.exp(growth.reshape(-1, *[1] * height.ndim) * height)
+    return swollen, swollen**BEND
+
+
+def run_sizes(scales: Scales, height: np.ndarray, unit: np.ndarray) -> RunSizes:
+    """Sizes of runs at heights (G, n, 1), or (G, n, 0) where errors are of one size; `unit` of the scales."""
+    swollen, bend = swell(scales.growth, height.sum(-1))
+    noise, discrepancy = (
+        unit**2 * np.exp(2.0 * log_scale)[:, None, None] for log_scale in (scales.log_noise, scales.log_discrepancy)
+    )
+    return RunSizes(noise * swollen**2, discrepancy * bend**2, bend)
 
 
 def of_one_size(data: FitData) -> FitData:

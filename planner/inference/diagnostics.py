@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from planner.inference import discrepancy
-from planner.inference.data import BEND, LOG_DOMAIN_PRIOR
+from planner.inference.data import LOG_DOMAIN_PRIOR, swell
 from planner.inference.noise import student_weights
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def law_checks(posterior: StudyPosterior, runs: Runs) -> list[LawCheck]:
             continue
         # Means over draws: in single draws law and discrepancy undo each other.
         law = part.law.value_at(part.theta[:, runs.domain], coordinates).mean(axis=0)
-        swollen = np.exp(part.growth[:, None] * height)
-        added = (swollen**BEND * np.einsum("spm,pm->sp", part.weights[:, runs.domain], phi)).mean(axis=0)
+        swollen, bend = swell(part.growth, height)
+        added = (bend * np.einsum("spm,pm->sp", part.weights[:, runs.domain], phi)).mean(axis=0)
         residual = runs.eta - law
         turning = [sign_run_level(residual, along, runs.domain) for along in coordinates.T]
         checks.append(

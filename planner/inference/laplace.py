@@ -16,13 +16,12 @@ from planner.errors import UnreliableFit
 from planner.inference import arrow, noise
 from planner.inference.basins import find_basins, quasi_normal, thin
 from planner.inference.data import (
-    BEND,
     LOG_DOMAIN_PRIOR,
     BoundLaw,
     FitData,
     Scales,
     error_scales,
-    swell,
+    run_sizes,
     unpack_scales,
 )
 
@@ -83,28 +82,14 @@ def linearise(law: BoundLaw, data: FitData, theta: np.ndarray) -> Linear:
     return Linear(pseudo, jacobian, theta)
 
 
-class _Variances(NamedTuple):
-    """What the scales make of every run, (N, G, n)."""
-
-    noise: np.ndarray  # squared scale of its heavy-tailed noise
-    missed: np.ndarray  # discrepancy that the features miss, where they miss all
-    bend: np.ndarray  # by how much what runs share is larger there
-
-
-def _variances(data: FitData, scales: Scales) -> _Variances:
-    unit, swollen = data.context.scale**2, swell(scales.growth, data.height)
-    bend = swollen**BEND
-    noise_var = unit * np.exp(2.0 * scales.log_noise)[:, None, None] * swollen**2
-    return _Variances(noise_var, unit * np.exp(2.0 * scales.log_discrepancy)[:, None, None] * bend**2, bend)
-
-
 def condition(law: BoundLaw, data: FitData, linear: Linear, scales: Scales, student: np.ndarray) -> Conditional:
     """Exact posterior and evidence of the linear model at every node of the scales."""
     amplitude_sq = data.context.scale**2 * np.exp(2.0 * scales.log_discrepancy)
     curve_sq = data.context.scale**2 * np.exp(2.0 * scales.log_curve)
-    size = _variances(data, scales)
-    diagonal = np.where(data.is_real, size.noise / student + size.missed * data.missed + data.known_var, 1.0)
-    marginal = noise.marginal(data.phi, data.curve, size.bend, diagonal, amplitude_sq, curve_sq)
+    sizes = run_sizes(scales, data.height, data.context.scale)
+    diagonal = sizes.noise_var / student + sizes.missed_var * data.missed + data.known_var
+    diagonal = np.where(data.is_real, diagonal, 1.0)
+    marginal = noise.marginal(data.phi, data.curve, sizes.bend, diagonal, amplitude_sq, curve_sq)
     hierarchy = law.hierarchy(data.design, scales.log_domain)
     jacobian = np.broadcast_to(linear.jacobian, (len(scales.log_noise), *linear.jacobian.shape[-3:]))
     pseudo = np.broadcast_to(linear.pseudo, (len(scales.log_noise), *linear.pseudo.shape[-2:]))[..., None]
@@ -145,7 +130,7 @@ def _noise_ratio(
     mean = diagonal * solved[..., 0]
     variance = diagonal - diagonal**2 * marginal.inverse_diagonal()
     variance = np.maximum(variance + ((diagonal[..., None] * solved[..., 1:]) ** 2).sum(-1), 0.0)
-    unit = _variances(data, scales).noise
+    unit = run_sizes(scales, data.height, data.context.scale).noise_var
     # The rest of D is known variance and what the features miss, neither of which has heavy tails.
     tailed = unit / student
     share = np.where(data.is_real, tailed / diagonal, 1.0)
@@ -179,9 +164,9 @@ def bound_evidence(law: BoundLaw, data: FitData, linear: Linear, scales: Scales)
     for, and no node with small noise could win.
     """
     value = linear.pseudo - (linear.jacobian @ linear.theta0[..., None])[..., 0]
-    size = _variances(data, scales)
+    sizes = run_sizes(scales, data.height, data.context.scale)
     # From robust to Gaussian: a run that the mode misses starts as an outlier.
-    student = noise.student_weights(value**2, size.noise + size.missed + data.known_var)
+    student = noise.student_weights(value**2, sizes.noise_var + sizes.missed_var + data.known_var)
     student = np.where(data.is_real, student, 1.0)
     ratio = student
     for _ in range(_STUDENT_ROUNDS):
@@ -231,6 +216,7 @@ def _sample_scales(
     least, num_new = (_ROUNDS, _NODES_A_ROUND) if warm is None else (_WARM_ROUNDS, _WARM_NODES)
     normal = quasi_normal(num_new, len(priors), seed=seed)
     proposal = Proposal(prior_mean, np.diag(prior_sd))
+    enough = 2.0 * (num_free + 1)  # effective nodes that tell the spread of the scales that correlate
     nodes, log_target, proposals, students = [], [], [], []
     for round_index in range(int(np.clip(_MAX_BLOCKS // len(data.y), _ROUNDS, _MAX_ROUNDS))):
         new = proposal.mean + normal @ proposal.root.T
@@ -251,14 +237,16 @@ def _sample_scales(
         weight /= weight.sum()
         if round_index + 1 >= least and 1.0 / (weight**2).sum() > _ENOUGH_NODES:
             break
-        broad = _flattened(log_weight, 2.0 * (num_free + 1))
-        proposal = warm if round_index == 0 and warm is not None else _proposal(every, broad, prior_sd, num_free)
+        if round_index == 0 and warm is not None:
+            proposal = warm
+        else:
+            proposal = _proposal(every, _flattened(log_weight, enough), prior_sd, num_free)
     log_evidence = float(np.log(np.mean(np.exp(log_weight - log_weight.max()))) + log_weight.max())
     positions = (np.arange(num_keep) + 0.5) / num_keep
     order = np.argsort(every[:, 0])
     picked = order[np.searchsorted(np.cumsum(weight[order]), positions).clip(max=len(order) - 1)]
     unique, counts = np.unique(picked, return_counts=True)
-    best = _proposal(every, _flattened(log_weight, 2.0 * (num_free + 1)), prior_sd, num_free)
+    best = _proposal(every, _flattened(log_weight, enough), prior_sd, num_free)
     return _Nodes(every[unique], counts / num_keep, log_evidence, np.concatenate(students)[unique], best)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from planner import encoding as encodings
 from planner import laws
 from planner.inference import discrepancy
-from planner.inference.data import BEND, BoundLaw, bind
+from planner.inference.data import BoundLaw, bind, swell
 from planner.inference.draws import LawDraws
 from planner.inference.heights import Heights
 from planner.laws.base import Context
@@ -61,8 +61,7 @@ class StudyPosterior:
             if not len(part.theta):
                 continue
             eta = part.law.value_at(part.theta[:, domain], coordinates)
-            swollen = np.exp(part.growth[:, None] * height)
-            bend = swollen**BEND
+            swollen, bend = swell(part.growth, height)
             eta = eta + bend * np.einsum("spm,pm->sp", part.weights[:, domain], phi)
             eta = eta + bend * part.discrepancy_sd[:, None] * np.sqrt(missed) * rng.standard_normal(eta.shape)
             if noisy:
@@ -100,8 +99,8 @@ class StudyPosterior:
             np.concatenate([getattr(part, name) for part in self.parts])[:, None]
             for name in ("growth", "noise_sd", "curve_sd")
         )
-        swollen = np.exp(growth * height)
-        return noise * swollen, curve * swollen**BEND
+        swollen, bend = swell(growth[:, 0], height)
+        return noise * swollen, curve * bend
 
     def distance(self, domain: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Distance (P,) to the nearest completed run of the domain, in spreads of the designs; inf if it has none."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.inference import weights as law_weights
 from planner.inference.basins import thin
-from planner.inference.data import BEND, BoundLaw, FitData, swell
+from planner.inference.data import BoundLaw, FitData, swell
 from planner.inference.draws import LawDraws, draw
 from planner.inference.laplace import LawFit, fit_law
 
@@ -66,12 +66,12 @@ def _hide(data: FitData, known: np.ndarray) -> FitData:
 
 def _responses(draws: LawDraws, data: FitData, seed: int) -> np.ndarray:
     """Responses of new runs at all rows, (S, G, n)."""
-    swollen = swell(draws.growth, data.height)
+    swollen, bend = swell(draws.growth, data.height.sum(-1))
     rng = np.random.default_rng(seed)
     mean = draws.law.value(draws.theta, data.coordinates)
-    mean = mean + swollen**BEND * np.einsum("gnm,sgm->sgn", data.phi, draws.weights)
+    mean = mean + bend * np.einsum("gnm,sgm->sgn", data.phi, draws.weights)
     unseen_var = draws.discrepancy_sd[:, None, None] ** 2 * data.missed + draws.curve_sd[:, None, None] ** 2
-    unseen_var = swollen ** (2.0 * BEND) * unseen_var
+    unseen_var = bend**2 * unseen_var
     noise = draws.noise_sd[:, None, None] * swollen * rng.standard_t(4.0, mean.shape)
     return mean + noise + np.sqrt(unseen_var + data.known_var) * rng.standard_normal(mean.shape)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.inference import arrow, noise
-from planner.inference.data import BEND, BoundLaw, FitData, swell, unpack_scales
+from planner.inference.data import BoundLaw, FitData, run_sizes, swell, unpack_scales
 
 
 class Walkers(NamedTuple):
@@ -66,11 +66,8 @@ class Problem(NamedTuple):
 
     def variances(self, scales: np.ndarray, multiplier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Variance of the noise that the multiplier scales, and of the rest, (C, G, n)."""
-        sizes, unit = unpack_scales(scales, self.data), self.data.context.scale**2
-        swollen = swell(sizes.growth, self.height)
-        tailed = unit * np.exp(2.0 * sizes.log_noise)[:, None, None] * swollen**2 / multiplier
-        missed = unit * np.exp(2.0 * sizes.log_discrepancy)[:, None, None] * self.missed * swollen ** (2.0 * BEND)
-        return tailed, missed + self.known_var
+        sizes = run_sizes(unpack_scales(scales, self.data), self.height, self.data.context.scale)
+        return sizes.noise_var / multiplier, sizes.missed_var * self.missed + self.known_var
 
     def diagonal(self, scales: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
         tailed, rest = self.variances(scales, multiplier)
@@ -79,11 +76,12 @@ class Problem(NamedTuple):
     def amplitudes(self, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Standard deviations of the discrepancy and of the effect of a training run at height 0, (C,)."""
         sizes = unpack_scales(scales, self.data)
-        return tuple(self.data.context.scale * np.exp(log) for log in (sizes.log_discrepancy, sizes.log_curve))
+        unit = self.data.context.scale
+        return unit * np.exp(sizes.log_discrepancy), unit * np.exp(sizes.log_curve)
 
     def bend(self, scales: np.ndarray) -> np.ndarray:
         """By how much both are larger at every run, (C, G, n)."""
-        return swell(BEND * unpack_scales(scales, self.data).growth, self.height)
+        return swell(unpack_scales(scales, self.data).growth, self.height.sum(-1))[1]
 
 
 def make_problem(law: BoundLaw, data: FitData) -> Problem:
